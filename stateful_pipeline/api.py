@@ -1,0 +1,232 @@
+"""``export_onnx``: a module in Python to an explicit-state ONNX file, without a spec."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from stateful_pipeline.contract import Axis, Contract, Dim, Shape
+from stateful_pipeline.errors import SpecError, StateError, TargetError
+from stateful_pipeline.model.axes import probe_sizes
+from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.discover import Wish
+from stateful_pipeline.model.holders import leaves
+from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
+from stateful_pipeline.model.reference import Call
+from stateful_pipeline.model.sizes import corner_sizes
+from stateful_pipeline.model.subject import Subject, positional_call
+from stateful_pipeline.spec import MAX_OPSET, MIN_OPSET, is_axis, parse_states
+from stateful_pipeline.stages.export.export import export_program
+from stateful_pipeline.stages.rewrite.equality import check_equal
+from stateful_pipeline.stages.rewrite.functional import make_functional
+from stateful_pipeline.stages.script.wishes import wish
+
+DEFAULT_OPSET = 20
+CHECKED_STEPS = 4
+
+
+def export_onnx(
+    module: nn.Module | ExportedProgram,
+    args: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    states: Mapping[str, Mapping[str, Any]] | None = None,
+    frontend: str = "auto",
+    opset: int | None = None,
+    runtime: str | None = "onnxruntime",
+) -> Contract:
+    """Write ``module`` as an ONNX model whose states are inputs and outputs.
+
+    State ``h`` becomes graph input ``h_in`` and graph output ``h_out``; the contract inside the
+    file says so, and :class:`~stateful_pipeline.runtime.StatefulRunner` needs nothing else.  The
+    rewritten program is compared with eager PyTorch over free-running steps before anything is
+    written.
+
+    Args:
+        module: The module, in eval mode; it is left exactly as it was.  Or an ``ExportedProgram``.
+        args: Example arguments.  Tensors become inputs; other values are fixed as constants.
+        path: The file to write.  Replaced only when everything has been checked.
+        input_names: Names of the inputs; the parameter names of ``forward`` if not given.
+        output_names: Names of the outputs; ``output``, ``output_0`` .. or a dict's keys if not
+            given.
+        dynamic_axes: Input name to dimension to axis name, ``{"x": {0: "batch"}}``.  A state
+            may be named too; the axes of states that are not named are found.
+        states: What is known of states, by name, in the spec's form:
+            ``{"h": {"shape": [2, "batch", 128], "init": "zeros"}}``.
+        frontend: ``auto`` or ``export``.
+        opset: The ONNX opset; 20 if not given.
+        runtime: The runtime to lower the file for; None keeps it portable.
+
+    Returns:
+        The contract that the file carries.
+
+    Raises:
+        StateError: A state would be lost; with attribute, file and line where they are known.
+        StageError: A stage failed: the module cannot be captured, or has no ONNX form.
+        SpecError: The arguments do not fit together.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise StateError(
+            "a ScriptModule is not supported yet", hint="pass the nn.Module that it was made from"
+        )
+    _check_options(frontend, opset, runtime)
+    if isinstance(module, ExportedProgram):
+        module = module.module()
+    plan, call = _plan(module, tuple(args), input_names, dynamic_axes or {})
+    axes = _axes(plan, tuple(args))
+    wishes = _wishes(states or {}, dynamic_axes or {}, module, plan)
+    discovery = Subject(module, plan, axes, call, wishes).discover()
+    fixed = [d for value in plan.inputs for d in value.shape if isinstance(d, int)]
+    captured = capture(discovery.reference, plan, probe_sizes(axes, fixed))
+    names = captured.outputs
+    if output_names is not None:
+        names = _checked_outputs(output_names, names)
+    program = make_functional(captured, discovery.reference.states)
+    sizes = corner_sizes(axes)[:3]
+    check_equal(program, discovery.reference, plan, sizes[:2], CHECKED_STEPS)
+    return export_program(
+        program.with_outputs(names),
+        discovery.reference,
+        plan,
+        Path(path),
+        opset=opset or DEFAULT_OPSET,
+        sizes=sizes,
+    ).contract
+
+
+def _check_options(frontend: str, opset: int | None, runtime: str | None) -> None:
+    if frontend == "torchscript":
+        raise SpecError("frontend='torchscript' is not supported yet", hint="frontend='export'")
+    if frontend not in ("auto", "export"):
+        raise SpecError(f"unknown frontend '{frontend}'", hint="'auto' or 'export'")
+    if opset is not None and not MIN_OPSET <= opset <= MAX_OPSET:
+        raise SpecError(f"opset {opset} is out of range", hint=f"{MIN_OPSET} to {MAX_OPSET}")
+    if runtime not in ("onnxruntime", None):
+        raise TargetError(f"runtime '{runtime}' is not supported yet", hint="'onnxruntime' or None")
+
+
+def _plan(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    input_names: Sequence[str] | None,
+    dynamic_axes: Mapping[str, Mapping[int, str]],
+) -> tuple[InputPlan, Call]:
+    positions = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
+    constants = {i: value for i, value in enumerate(args) if i not in positions}
+    for index, value in constants.items():
+        if isinstance(value, list | tuple | dict):
+            raise SpecError(
+                f"argument {index} is a {type(value).__name__}: nested arguments are "
+                "not supported yet",
+                hint="wrap the module so that forward takes tensors one by one",
+            )
+    names = _names(module, args, positions, input_names)
+    inputs = [
+        Input(name, args[i].dtype, _named(name, args[i].shape, dynamic_axes), Resampled(args[i]))
+        for name, i in zip(names, positions, strict=True)
+    ]
+    return InputPlan(inputs), positional_call(names, constants, {})
+
+
+def _names(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    positions: Sequence[int],
+    input_names: Sequence[str] | None,
+) -> tuple[str, ...]:
+    if input_names is not None:
+        if len(input_names) != len(positions) or len(set(input_names)) != len(input_names):
+            raise SpecError(
+                f"input_names has {len(input_names)} names for {len(positions)} tensors",
+                hint="one distinct name for each tensor in args",
+            )
+        return tuple(input_names)
+    signature = inspect.signature(module.forward)
+    try:
+        bound = signature.bind(*args)
+    except TypeError as error:
+        raise SpecError(f"args do not fit forward{signature}: {error}") from error
+    names: list[str] = []
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{name}_{index}" for index in range(len(value))]
+        else:
+            names.append(name)
+    return tuple(names[i] for i in positions)
+
+
+def _named(name: str, sizes: Sequence[int], dynamic_axes: Mapping[str, Mapping[int, str]]) -> Shape:
+    shape: list[Dim] = list(sizes)
+    for index, axis in dynamic_axes.get(name, {}).items():
+        if not isinstance(index, int) or not -len(shape) <= index < len(shape):
+            raise SpecError(f"dynamic_axes['{name}']: it has no dimension {index}")
+        if not isinstance(axis, str) or not is_axis(axis):
+            raise SpecError(
+                f"dynamic_axes['{name}'][{index}]: {axis!r} cannot name an axis",
+                hint="a word such as 'batch'",
+            )
+        shape[index] = axis
+    return tuple(shape)
+
+
+def _axes(plan: InputPlan, args: tuple[Any, ...]) -> tuple[Axis, ...]:
+    """Return the axes of the inputs; the example's size is the usual one."""
+    examples = [value for value in args if isinstance(value, torch.Tensor)]
+    usual: dict[str, int] = {}
+    for value, example in zip(plan.inputs, examples, strict=True):
+        for dim, size in zip(value.shape, example.shape, strict=True):
+            if isinstance(dim, str) and usual.setdefault(dim, size) != size:
+                raise SpecError(
+                    f"axis '{dim}' is {usual[dim]} in one example argument and {size} in "
+                    f"'{value.name}'"
+                )
+    return tuple(Axis(name, min=1, opt=max(size, 1)) for name, size in usual.items())
+
+
+def _wishes(
+    states: Mapping[str, Mapping[str, Any]],
+    dynamic_axes: Mapping[str, Mapping[int, str]],
+    module: nn.Module,
+    plan: InputPlan,
+) -> dict[str, Wish]:
+    wishes = {n: wish(n, declared, {}, _nowhere) for n, declared in parse_states(states).items()}
+    inputs = {value.name for value in plan.inputs}
+    tensors = {
+        leaf.path: leaf.value for leaf in leaves(module) if isinstance(leaf.value, torch.Tensor)
+    }
+    for key in dynamic_axes:
+        if key in inputs or key.startswith("output"):
+            continue
+        name = key if key in tensors else key.removesuffix("_in").removesuffix("_out")
+        if name not in tensors:
+            known = ", ".join([*inputs, *tensors][:8])
+            raise SpecError(
+                f"dynamic_axes['{key}'] is neither an input nor a state", hint=f"known: {known}"
+            )
+        if name not in wishes:
+            wishes[name] = Wish(_named(key, tensors[name].shape, dynamic_axes))
+    return wishes
+
+
+def _nowhere(key: str) -> None:
+    """Return no place: there is no file."""
+    del key
+
+
+def _checked_outputs(names: Sequence[str], outputs: Sequence[str]) -> tuple[str, ...]:
+    if len(names) != len(outputs) or len(set(names)) != len(names):
+        raise SpecError(
+            f"output_names has {len(names)} names; forward returns {len(outputs)} tensors",
+            hint=f"their names would be {', '.join(outputs)}",
+        )
+    return tuple(names)

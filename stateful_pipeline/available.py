@@ -1,0 +1,44 @@
+"""What this machine can build and run, and why not, for ``pipeline targets``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stateful_pipeline.errors import TargetError
+from stateful_pipeline.runtime.engine import PROVIDERS, import_onnxruntime
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    """A runtime and provider: whether it builds and runs here, and otherwise why not."""
+
+    runtime: str
+    provider: str
+    builds: bool
+    runs: bool
+    reason: str
+
+
+_LATER = (("onnxruntime", "cuda"), ("onnxruntime", "tensorrt"), ("tensorrt", ""),
+          ("tensorrt_rtx", ""), ("openvino", ""), ("libtorch", ""))  # fmt: skip
+
+
+def available_targets() -> list[TargetRow]:
+    """Return a row for each runtime and provider that a spec can name."""
+    rows = [_onnxruntime(name) for name in PROVIDERS]
+    later = "not supported yet by this version of stateful-pipeline"
+    return rows + [
+        TargetRow(runtime, provider, False, False, later) for runtime, provider in _LATER
+    ]
+
+
+def _onnxruntime(name: str) -> TargetRow:
+    provider = PROVIDERS[name]
+    try:
+        ort = import_onnxruntime()
+    except TargetError as error:
+        return TargetRow("onnxruntime", name, False, False, str(error))
+    if provider.ort_name not in ort.get_available_providers():
+        reason = f"this ONNX Runtime has no {provider.ort_name}: pip install {provider.package}"
+        return TargetRow("onnxruntime", name, True, False, reason)
+    return TargetRow("onnxruntime", name, True, True, f"onnxruntime {ort.__version__}")

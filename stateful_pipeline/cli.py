@@ -1,0 +1,414 @@
+"""The command line: parse, call, print.  The only place with exit codes.
+
+===  =====================================================================
+0    done, and equal
+1    not equal, or a gate missed
+2    the spec or the call is wrong, or the model cannot be found or constructed
+3    a stage failed, or the model was refused
+4    a required target is not available here, or could not be checked
+130  interrupted
+===  =====================================================================
+
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from stateful_pipeline.errors import PipelineError, SpecError, TargetError
+
+if TYPE_CHECKING:
+    from stateful_pipeline.runner import Outcome
+    from stateful_pipeline.spec.job import Planned
+    from stateful_pipeline.terminal import Terminal
+
+
+class Exit(IntEnum):
+    """What the process ends with."""
+
+    DONE = 0
+    UNEQUAL = 1
+    WRONG = 2
+    FAILED = 3
+    UNAVAILABLE = 4
+    INTERRUPTED = 130
+
+
+_WORST_FIRST = (Exit.INTERRUPTED, Exit.FAILED, Exit.WRONG, Exit.UNEQUAL, Exit.UNAVAILABLE)
+
+app = typer.Typer(
+    name="pipeline",
+    help="Turn stateful PyTorch modules into explicit-state engines, and prove them equal.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Specs = Annotated[
+    list[Path], typer.Argument(metavar="SPEC|JOB...", help="Spec or job files (YAML).")
+]
+OneSpec = Annotated[Path, typer.Argument(metavar="SPEC", help="A spec file (YAML).")]
+Sets = Annotated[
+    list[str],
+    typer.Option("--set", metavar="K=V", help="Override a key: targets.cpu.threads=2."),
+]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    _State.debug = debug
+
+
+class _State:
+    """Options that hold for every command."""
+
+    debug = False
+
+
+@app.command()
+def run(
+    specs: Specs,
+    targets: Annotated[
+        list[str], typer.Option("--target", metavar="NAME", help="Build only this target.")
+    ] = [],  # noqa: B006 - typer makes a new list for each call
+    overrides: Sets = [],  # noqa: B006
+    first: Annotated[
+        str,
+        typer.Option("--from", metavar="STAGE", help="Take earlier stages from the last build."),
+    ] = "script",
+    last: Annotated[
+        str, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")
+    ] = "log",
+    out: Annotated[Path, typer.Option(help="Where builds go.")] = Path("build"),
+    force: Annotated[bool, typer.Option("--force", help="Reuse nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One line of JSON per spec on stdout.")
+    ] = False,
+) -> None:
+    """Run all stages for all targets: script, rewrite, export, build, verify, benchmark, log."""
+    from stateful_pipeline.terminal import Terminal
+
+    terminal = Terminal(sys.stderr if as_json else sys.stdout)
+    asked = _Asked(terminal, targets, first, last, out, force)
+    codes: list[Exit] = []
+    for path in specs:
+        for code, line in _run_file(path, overrides, asked):
+            codes.append(code)
+            if as_json:
+                _print_line(line)
+        if Exit.INTERRUPTED in codes:
+            break
+    raise typer.Exit(_worst(codes))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the call says about every spec that it runs."""
+
+    terminal: Terminal
+    targets: Sequence[str]
+    first: str
+    last: str
+    out: Path
+    force: bool
+
+
+def _run_file(
+    path: Path, overrides: Sequence[str], asked: _Asked
+) -> Iterator[tuple[Exit, dict[str, Any]]]:
+    """Run what ``path``, a spec or a job, asks for; yield exit code and JSON of each run."""
+    from stateful_pipeline.spec import plan_runs
+
+    try:
+        for planned in plan_runs(path, overrides):
+            code, line = _run_one(planned, asked)
+            yield code, line
+            if code is Exit.INTERRUPTED:
+                return
+    except PipelineError as error:
+        _print_error(error)
+        yield _no_outcome(path, _code_of(error), str(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        yield _no_outcome(path, Exit.INTERRUPTED, "interrupted")
+
+
+def _no_outcome(path: Path, code: Exit, error: str) -> tuple[Exit, dict[str, Any]]:
+    """Return the code and the line of a run that came to no build."""
+    status = {Exit.WRONG: "wrong", Exit.INTERRUPTED: "interrupted"}.get(code, "failed")
+    return code, {"spec": str(path), "status": status, "exit_code": int(code), "error": error}
+
+
+def _print_line(line: dict[str, Any]) -> None:
+    """Print a line of JSON; that nobody reads it changes nothing about the run."""
+    try:
+        print(json.dumps(line), flush=True)
+    except BrokenPipeError:
+        _forget_stdout()
+
+
+def _run_one(planned: Planned, asked: _Asked) -> tuple[Exit, dict[str, Any]]:
+    """Run one spec; return its exit code and its line of JSON."""
+    from stateful_pipeline.spec import check_spec
+    from stateful_pipeline.stages.log import LogWorker
+
+    terminal = asked.terminal
+    worker: LogWorker | None = None
+    try:
+        spec = planned.load()
+        terminal.title(spec.name, planned.path)
+        check_spec(spec)  # says more, and sooner, than failing to construct the model
+        if spec.mlflow.enabled:
+            # Its own process loads MLflow while this one loads torch and runs the stages.
+            worker = LogWorker(spec.mlflow.tracking_uri, (asked.out / "mlflow.db").absolute())
+        from stateful_pipeline.runner import run_spec
+
+        outcome = run_spec(
+            spec,
+            out=asked.out,
+            targets=asked.targets,
+            first=asked.first,
+            last=asked.last,
+            force=asked.force,
+            gates=planned.gates,
+            progress=terminal,
+            worker=worker,
+        )
+    except PipelineError as error:
+        _print_error(error)
+        return _no_outcome(planned.path, _code_of(error), str(error))
+    except Exception as error:  # noqa: BLE001 - a fault in one spec must not stop the others
+        _print_fault(error)
+        return _no_outcome(planned.path, Exit.FAILED, f"{type(error).__name__}: {error}")
+    finally:
+        if worker is not None:
+            worker.close()
+    if _State.debug and outcome.error is not None:
+        traceback.print_exception(outcome.error, file=sys.stderr)
+    terminal.verdict(outcome)
+    code = _outcome_code(outcome)
+    return code, _line(planned.path, outcome, code)
+
+
+def _line(path: Path, outcome: Outcome, code: Exit) -> dict[str, Any]:
+    targets = {
+        name: {
+            "passed": target.passed,
+            "owed": target.owed,
+            "error": None if target.error is None else str(target.error),
+            "steps": (target.verify or {}).get("steps"),
+            "max_abs_error": _finite((target.verify or {}).get("max_abs_error")),
+            "p50_ms": (target.benchmark or {}).get("p50_ms"),
+        }
+        for name, target in outcome.targets.items()
+    }
+    return {
+        "spec": str(path),
+        "name": outcome.name,
+        "status": outcome.status,
+        "exit_code": int(code),
+        "build": str(outcome.link.absolute() if outcome.link else outcome.folder),
+        "error": None if outcome.error is None else str(outcome.error),
+        "stages": {name: stage["status"] for name, stage in outcome.stages.items()},
+        "targets": targets,
+        "missed_gates": outcome.missed,
+        "mlflow": None if outcome.log is None else outcome.log.url,
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    return value if value is None or abs(value) < float("inf") else str(value)
+
+
+def _code_of(error: BaseException) -> Exit:
+    if isinstance(error, SpecError):
+        return Exit.WRONG
+    if isinstance(error, TargetError):
+        return Exit.UNAVAILABLE
+    return Exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
+
+
+def _outcome_code(outcome: Outcome) -> Exit:
+    match outcome.status:
+        case "passed" | "built":
+            return Exit.DONE
+        case "interrupted":
+            return Exit.INTERRUPTED
+        case "owed":
+            return Exit.UNAVAILABLE
+        case "refused":
+            return Exit.FAILED
+    if outcome.error is not None:
+        code = _code_of(outcome.error)
+        unequal = any(target.passed is False for target in outcome.targets.values())
+        unequal = unequal or bool(outcome.missed)
+        return Exit.UNEQUAL if code is Exit.UNAVAILABLE and unequal else code
+    return Exit.UNEQUAL
+
+
+def _worst(codes: Sequence[Exit]) -> Exit:
+    return next((code for code in _WORST_FIRST if code in codes), Exit.DONE)
+
+
+@app.command()
+def inspect(
+    spec: OneSpec,
+    overrides: Sets = [],  # noqa: B006
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """List the model's states: how each is held, and where it is changed."""
+    from stateful_pipeline.spec import load_spec
+
+    loaded = load_spec(spec, overrides)
+    from stateful_pipeline.inspection import inspect_spec
+    from stateful_pipeline.terminal import Terminal
+
+    found = inspect_spec(loaded)
+    if as_json:
+        print(json.dumps(found.plain()))
+    else:
+        Terminal(sys.stdout).inspection(found)
+    raise typer.Exit(Exit.FAILED if found.blockers else Exit.DONE)
+
+
+@app.command()
+def check(
+    specs: Specs,
+    overrides: Sets = [],  # noqa: B006
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Import and construct the model too.")
+    ] = False,
+) -> None:
+    """Validate specs without importing, building or loading anything that could run code."""
+    from stateful_pipeline.spec import check_spec, plan_runs
+
+    codes = []
+    for path in specs:
+        try:
+            for planned in plan_runs(path, overrides):
+                spec = planned.load()
+                check_spec(spec)
+                if run_code:
+                    from stateful_pipeline.stages.script.subject import prepare
+
+                    prepare(spec)
+        except PipelineError as error:
+            _print_error(error)
+            codes.append(_code_of(error))
+            continue
+        print(f"{path}: good")
+    raise typer.Exit(_worst(codes))
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="The spec's name; the file is NAME.yaml.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write NAME.yaml, a commented spec to start from."""
+    from stateful_pipeline.spec import template
+
+    text = template(name)
+    path = Path(f"{name}.yaml")
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SpecError(f"{path} exists already", hint="pass --force to overwrite it") from None
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {error}") from error
+    print(f"wrote {path}; next: pipeline check {path} && pipeline run {path}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of specs."""
+    from stateful_pipeline.spec.schema import schema_text
+
+    print(schema_text(), end="")
+
+
+@app.command()
+def targets(
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """List what this machine can build and run, and why not."""
+    from stateful_pipeline.available import available_targets
+    from stateful_pipeline.terminal import Terminal
+
+    rows = available_targets()
+    if as_json:
+        print(json.dumps([vars(row) for row in rows]))
+    else:
+        Terminal(sys.stdout).targets(rows)
+
+
+def _print_error(error: PipelineError) -> None:
+    sys.stdout.flush()
+    print(f"error: {error}", file=sys.stderr)
+    if _State.debug:
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _print_fault(error: Exception) -> None:
+    sys.stdout.flush()
+    print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+    if _State.debug:
+        traceback.print_exception(error, file=sys.stderr)
+    else:
+        print("  this is a fault of stateful-pipeline; --debug shows where", file=sys.stderr)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Treat SIGTERM, which schedulers send, as Ctrl-C: stages clean up after themselves."""
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; every error becomes a message and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        result = app(args=arguments, standalone_mode=False)
+        sys.exit(int(result or 0))
+    except TyperException as error:
+        show = getattr(error, "show", None)
+        print(f"error: {error}", file=sys.stderr) if show is None else show()
+        sys.exit(Exit.WRONG)
+    except (typer.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        sys.exit(Exit.INTERRUPTED)
+    except PipelineError as error:
+        _print_error(error)
+        sys.exit(_code_of(error))
+    except BrokenPipeError:
+        _forget_stdout()
+        sys.exit(Exit.DONE)
+    except Exception as error:  # noqa: BLE001 - the one boundary: no bare traceback reaches a user
+        _print_fault(error)
+        sys.exit(Exit.FAILED)
+
+
+def _forget_stdout() -> None:
+    """Send the rest nowhere: who read it has gone, and Python would complain on its way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Finds a module's states, reconciles them with what the user declared, and gives the reference.
+
+Order of precedence for an initial value: the declared ``init``, then what the module holds (its
+``reset`` method, its weights and its constructor, whichever came last).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from stateful_pipeline.contract import Axis, Shape
+from stateful_pipeline.errors import PipelineError, Place, SpecError, StateError
+from stateful_pipeline.model.axes import ShapeFinder, probe_sizes
+from stateful_pipeline.model.holders import children, holders, leaves
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.locate import change_places
+from stateful_pipeline.model.observe import Observation, Tracked, observe
+from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors, module_raised
+
+OBSERVED_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user declared about one state.
+
+    Attributes:
+        shape: Its shape with named axes, or None to find it.
+        out_shape: Its shape after a step, for one that grows; checked against the graph.
+        dtype: The dtype that it must have, or None.
+        value: Its initial value: ``"buffer"``, ``"zeros"``, a number, or an array.
+        ignore: Leave it out: it keeps its initial value.
+    """
+
+    shape: Shape | None = None
+    out_shape: Shape | None = None
+    dtype: str | None = None
+    value: Any = "buffer"
+    ignore: bool = False
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """A module's states: the reference to drive, and what was observed."""
+
+    reference: Reference
+    observation: Observation
+    ignored: tuple[str, ...] = field(default=())
+
+
+def discover(
+    module: nn.Module,
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    wishes: Mapping[str, Wish],
+) -> Discovery:
+    """Observe ``module`` and return its states.
+
+    Args:
+        module: The module, in the mode in which it is to be exported; left as it was.
+        call: Calls its entry point.
+        plan: The inputs.
+        axes: The dynamic axes.
+        wishes: What the user declared, by state name.
+
+    Raises:
+        StateError: Something changes that cannot be made a state; with the line that changes it,
+            where Python accounts for it.
+        SpecError: A declared state is not there.
+        StageError: The module itself raises.
+    """
+    _refuse_scripted(module)
+    _refuse_training(module)
+    try:
+        return _discover(module, call, plan, axes, wishes)
+    except StateError as error:
+        if error.place is None and error.attribute is not None:
+            places = places_of_changes(module, call, plan, axes, [error.attribute])
+            error.place = places.get(error.attribute)
+        raise
+
+
+def _discover(
+    module: nn.Module,
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    wishes: Mapping[str, Wish],
+) -> Discovery:
+    observation = observe_anew(module, call, plan, axes, wishes)
+    ignored = tuple(name for name, wish in wishes.items() if wish.ignore)
+    observation.raise_refused(ignored)
+    known = {path for state in observation.tracked for path in state.paths}
+    known |= {refused.path for refused in observation.refused}
+    tracked = [state for state in observation.tracked if not set(state.paths) & set(ignored)]
+    tracked += [_declared_only(module, name) for name in wishes if name not in known]
+    renamed = [_under_declared_name(state, wishes) for state in tracked]
+    scratch = tuple(
+        path for s in observation.tracked if set(s.paths) & set(ignored) for path in s.paths
+    )
+    states = ShapeFinder(
+        module,
+        renamed,
+        call,
+        plan,
+        axes,
+        {name: w.shape for name, w in wishes.items() if w.shape is not None and not w.ignore},
+        {s.name: _initial(s, wishes.get(s.name), axes) for s in renamed},
+    ).find()
+    states = tuple(
+        replace(state, out_shape=wishes[state.name].out_shape) if state.name in wishes else state
+        for state in states
+    )
+    return Discovery(Reference(module, states, call, axes, scratch), observation, ignored)
+
+
+def _refuse_scripted(module: nn.Module) -> None:
+    """Refuse what hides its state from Python: TorchScript modules and objects of C++ classes."""
+    for path, value in _opaque(module):
+        kind = "a ScriptModule" if isinstance(value, torch.jit.ScriptModule) else "a C++ object"
+        raise StateError(
+            f"is {kind}, whose state cannot be seen from Python; it is not supported yet",
+            attribute=path or type(module).__name__,
+            hint="use the nn.Module that it was made from",
+        )
+
+
+def _opaque(module: nn.Module) -> Iterator[tuple[str, object]]:
+    opaque = (torch.jit.ScriptModule, torch.ScriptObject)
+    if isinstance(module, opaque):
+        yield "", module
+    names = {id(inner): name for name, inner in module.named_modules()}
+    for holder in holders(module):
+        prefix = names.get(id(holder), "")
+        for key, value, _ in children(holder) or ():
+            if isinstance(value, opaque):
+                yield f"{prefix}.{key}" if prefix else key, value
+
+
+def places_of_changes(
+    module: nn.Module, call: Call, plan: InputPlan, axes: Sequence[Axis], paths: Sequence[str]
+) -> dict[str, Place]:
+    """Return the line that changes each of ``paths``, for those where one can be found."""
+    found: dict[str, Place] = {}
+    for sizes in ({a.name: max(a.min, 1) for a in axes}, probe_sizes(axes)):
+        wanted = [path for path in paths if path not in found]
+        if not wanted:
+            break
+        try:
+            steps = plan.steps(sizes, 0, OBSERVED_STEPS)
+            found |= change_places(module, _calls(module, call, steps), wanted)
+        except Exception:  # noqa: BLE001, S112 - it may raise at sizes that do not fit
+            continue
+    return found
+
+
+def _calls(module: nn.Module, call: Call, steps: Sequence[Tensors]) -> Callable[[], None]:
+    def make() -> None:
+        for given in steps:
+            call(module, given)
+
+    return make
+
+
+def _refuse_training(module: nn.Module) -> None:
+    """Refuse layers whose training mode would change statistics or drop at random."""
+    for name, inner in module.named_modules():
+        if inner.training and isinstance(inner, nn.modules.batchnorm._NormBase):
+            if not inner.track_running_stats:
+                continue
+            what = "would update its running statistics"
+        elif inner.training and isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
+            what = "would drop elements at random"
+        else:
+            continue
+        raise StateError(
+            f"the {type(inner).__name__} is in training mode, in which it {what}",
+            attribute=name or type(inner).__name__,
+            hint="call module.eval() first",
+        )
+
+
+def observe_anew(
+    module: nn.Module,
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    wishes: Mapping[str, Wish],
+) -> Observation:
+    """Observe at the sizes that the module's own states have, which are 1 along dynamic axes."""
+
+    def entry(inputs: Mapping[str, torch.Tensor]) -> Any:
+        return call(module, inputs)
+
+    # Sizes first as the module's own states have them, then others.
+    tries = [{a.name: max(a.min, 1) for a in axes}, probe_sizes(axes)]
+    tries += [{a.name: a.opt or 2 for a in axes}]
+    failure: Exception | None = None
+    for sizes in tries:
+        steps = [(given,) for given in plan.steps(sizes, 0, OBSERVED_STEPS)]
+        try:
+            return observe(module, entry, steps)
+        except PipelineError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any module may raise anything; raised below
+            failure = failure or error
+    assert failure is not None  # every try either returned or raised
+    if wishes:
+        return _observe_expanded(module, call, plan, probe_sizes(axes), wishes, failure)
+    raise module_raised(failure) from failure
+
+
+def _observe_expanded(
+    module: nn.Module,
+    call: Call,
+    plan: InputPlan,
+    sizes: Mapping[str, int],
+    wishes: Mapping[str, Wish],
+    failure: Exception,
+) -> Observation:
+    """Observe with the declared states expanded first, for axes whose minimum is above 1."""
+    declared = []
+    for name, wish in wishes.items():
+        if wish.shape is not None and not wish.ignore:
+            state = _declared_only(module, name)
+            grows = frozenset(d for d in wish.shape if isinstance(d, str) and d not in sizes)
+            declared.append(StateDef(name, state.paths, wish.shape, state.initial, grows))
+    reference = Reference(module, declared, call)
+    with reference.session() as session:
+        session.load(reference.initial(sizes))
+        try:
+            observation = observe(
+                module,
+                lambda inputs: call(module, inputs),
+                [(given,) for given in plan.steps(sizes, 0, OBSERVED_STEPS)],
+            )
+        except Exception:  # noqa: BLE001 - the first failure, at the module's own sizes, says more
+            raise module_raised(failure) from failure
+    originals = {state.name: state.initial for state in declared}
+    return replace(
+        observation,
+        tracked=tuple(
+            replace(s, initial=originals.get(s.name, s.initial)) for s in observation.tracked
+        ),
+    )
+
+
+def _declared_only(module: nn.Module, name: str) -> Tracked:
+    """Return a state that the user declares and no call was seen to store to."""
+    tensors = {leaf.path: leaf for leaf in leaves(module) if isinstance(leaf.value, torch.Tensor)}
+    leaf = tensors.get(name)
+    if leaf is None:
+        close = difflib.get_close_matches(name, tensors, 1)
+        raise SpecError(
+            f"the model has no tensor called '{name}'",
+            key=f'states["{name}"]' if "." in name else f"states.{name}",
+            hint=f"did you mean '{close[0]}'?" if close else "`pipeline inspect` lists its states",
+        )
+    paths = tuple(path for path, other in tensors.items() if other.value is leaf.value)
+    return Tracked(
+        name=name,
+        paths=(name, *(path for path in paths if path != name)),
+        kind=leaf.kind,
+        initial=leaf.value.detach().clone(),
+        shapes=(tuple(leaf.value.shape),),
+        exercised=False,
+        reassigned=False,
+    )
+
+
+def _under_declared_name(state: Tracked, wishes: Mapping[str, Wish]) -> Tracked:
+    """Return ``state`` named as the user named it, where it is known under several paths."""
+    for path in state.paths:
+        if path in wishes:
+            return replace(state, name=path, paths=(path, *(p for p in state.paths if p != path)))
+    return state
+
+
+def _initial(state: Tracked, wish: Wish | None, axes: Sequence[Axis]) -> torch.Tensor:
+    if wish is None:
+        return state.initial
+    held = state.initial
+    if wish.dtype is not None and str(held.dtype) != f"torch.{wish.dtype}":
+        raise StateError(
+            f"is declared as {wish.dtype}, the model holds {str(held.dtype)[6:]}",
+            attribute=state.name,
+        )
+    shape = _stored_shape(state, wish, {axis.name for axis in axes})
+    if isinstance(wish.value, str):
+        if wish.value == "buffer":
+            return held
+        return torch.zeros(shape, dtype=held.dtype)
+    value = torch.as_tensor(np.asarray(wish.value)).to(held.dtype)
+    if value.ndim == 0:
+        return torch.full(shape, value.item(), dtype=held.dtype)
+    if value.ndim != len(shape):
+        raise StateError(
+            f"the declared initial value has shape {list(value.shape)}, "
+            f"the state {list(held.shape)}",
+            attribute=state.name,
+        )
+    return value
+
+
+def _stored_shape(state: Tracked, wish: Wish, known: set[str]) -> tuple[int, ...]:
+    """Return the shape of a filled initial value: size 1 along named axes of the inputs."""
+    held = tuple(state.initial.shape)
+    if wish.shape is None or len(wish.shape) != len(held):
+        return held
+    return tuple(
+        dim if isinstance(dim, int) else 1 if dim in known else size
+        for dim, size in zip(wish.shape, held, strict=True)
+    )

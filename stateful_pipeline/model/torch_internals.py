@@ -1,0 +1,121 @@
+"""The private parts of PyTorch that this project relies on, all in one file.
+
+Tried on torch 2.13.  :func:`require_supported` fails clearly on versions where a part is missing.
+
+Recurrent layers (``nn.LSTM``, ``nn.GRU``, ``nn.RNN``) reach the tracer as one composite operator,
+whose shape is computed by running its decomposition: a Python loop over time, which pins the
+number of time steps to that of the example.  While a graph is captured or decomposed,
+:func:`symbolic_shapes` gives these operators shape functions instead, so that ``time`` stays
+symbolic and the graph keeps one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import StageError
+
+TRIED_ON = ("2.13",)
+
+
+def require_supported() -> None:
+    """Raise :class:`StageError` if this torch lacks a private part that is used here."""
+    missing = [
+        name
+        for name, present in {
+            "torch._decomp.global_decomposition_table": hasattr(
+                torch._decomp, "global_decomposition_table"
+            ),
+            "torch.fx.experimental._config.backed_size_oblivious": hasattr(
+                torch.fx.experimental._config, "backed_size_oblivious"
+            ),
+            "OpOverload.py_kernels": hasattr(torch.ops.aten.lstm.input, "py_kernels"),
+        }.items()
+        if not present
+    ]
+    if missing:
+        raise StageError(
+            f"torch {torch.__version__} lacks {', '.join(missing)}",
+            stage="script",
+            hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
+        )
+
+
+def _rnn_output(
+    sequence: torch.Tensor, hidden: int, bidirectional: bool, batch_first: bool
+) -> torch.Tensor:
+    directions = 2 if bidirectional else 1
+    del batch_first  # the first two dimensions keep their order
+    return sequence.new_empty((*sequence.shape[:2], hidden * directions))
+
+
+def _lstm_shapes(
+    sequence: torch.Tensor,
+    hx: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    h, c = hx
+    output = _rnn_output(sequence, h.shape[2], bidirectional, batch_first)
+    return output, h.new_empty(h.shape), c.new_empty(c.shape)
+
+
+def _rnn_shapes(
+    sequence: torch.Tensor,
+    hx: torch.Tensor,
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    output = _rnn_output(sequence, hx.shape[2], bidirectional, batch_first)
+    return output, hx.new_empty(hx.shape)
+
+
+_SHAPE_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.lstm.input: _lstm_shapes,
+    torch.ops.aten.gru.input: _rnn_shapes,
+    torch.ops.aten.rnn_tanh.input: _rnn_shapes,
+    torch.ops.aten.rnn_relu.input: _rnn_shapes,
+}
+
+
+@contextmanager
+def symbolic_shapes() -> Iterator[None]:
+    """Trace with symbolic time in recurrent layers and without special sizes 0 and 1."""
+    registry = torch._decomp.global_decomposition_table["post_autograd"]
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    saved = {op: (registry.get(op), op.py_kernels.get(key)) for op in _SHAPE_FUNCTIONS}
+    try:
+        for op, function in _SHAPE_FUNCTIONS.items():
+            registry[op] = function
+            op.py_kernels[key] = function
+            op._dispatch_cache.clear()
+        with torch.fx.experimental._config.patch(  # type: ignore[attr-defined]  # set at run time
+            backed_size_oblivious=True
+        ):
+            yield
+    finally:
+        for op, (decomposition, kernel) in saved.items():
+            _put_back(registry, op, decomposition)
+            _put_back(op.py_kernels, key, kernel)
+            op._dispatch_cache.clear()
+
+
+def _put_back(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value

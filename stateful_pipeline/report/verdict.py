@@ -1,0 +1,79 @@
+"""The one word that a run or a target ends with, and how its numbers are written.
+
+``PASSED`` is said only of what was checked and found equal.  ``OWED`` is what was built but could
+not be checked here, ``UNCHECKED`` what nobody asked to check.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_RUN_VERDICTS = {
+    "passed": "PASSED",
+    "built": "UNCHECKED",
+    "failed": "FAILED",
+    "refused": "FAILED",
+    "owed": "OWED",
+    "interrupted": "INTERRUPTED",
+}
+
+
+def run_verdict(summary: Mapping[str, Any]) -> str:
+    """Return ``PASSED``, ``FAILED``, ``OWED``, ``UNCHECKED`` or ``INTERRUPTED``.
+
+    A status that is not known has FAILED.
+    """
+    return _RUN_VERDICTS.get(str(summary.get("status")), "FAILED")
+
+
+def target_verdict(target: Mapping[str, Any]) -> str:
+    """Return ``PASSED``, ``FAILED``, ``OWED`` or ``UNCHECKED`` for one entry of ``targets``."""
+    if target.get("error") or target.get("passed") is False:
+        return "FAILED"
+    if target.get("passed") is True:
+        return "PASSED"
+    return "OWED" if target.get("owed") else "UNCHECKED"
+
+
+def as_number(value: Any) -> float | None:
+    """Return ``value`` as a float, also from ``"nan"`` and ``"inf"``; None if it is no number."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def show(value: Any) -> str:
+    """Write a value for a person: three significant digits, ``yes`` and ``no``, a dash for None."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3g}"
+        case list() | tuple():
+            return "[" + ", ".join(show(item) for item in value) + "]"
+        case dict():
+            return ", ".join(f"{key}={show(item)}" for key, item in value.items())
+    return str(value)
+
+
+def plain_json(value: Any) -> str:
+    """Return ``value`` as indented strict JSON: NaN and infinities become strings."""
+    return json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value

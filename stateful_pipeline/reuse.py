@@ -1,0 +1,107 @@
+"""Takes over what an earlier build made, where this run would make the same again.
+
+script, rewrite and export are taken over whenever an earlier build has the same *reuse key* (see
+:mod:`.identity`); build, verify and benchmark only where the call asks for it with ``--from``, and
+only if their part of the spec is the same too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stateful_pipeline.builds import SPEC, reuse
+from stateful_pipeline.errors import SpecError
+from stateful_pipeline.runtime import StatefulRunner
+from stateful_pipeline.stages.artifacts import Artifacts
+
+FRONT = ("script", "rewrite", "export")
+"""The stages that are taken over together: the captured program is not kept in a build."""
+
+FOLDERS = {
+    "script": "script",
+    "rewrite": "rewrite",
+    "export": "export",
+    "build": "targets",
+    "verify": "verify",
+}
+"""Stage to the folder of a build that it writes."""
+
+
+def take_over(artifacts: Artifacts, out: Path, key: str, stages: Sequence[str]) -> bool:
+    """Copy what ``stages`` made from the newest build that fits; say whether there is one.
+
+    Args:
+        artifacts: This run's; filled as the stages would have filled them.
+        out: The output folder.
+        key: This run's reuse key.
+        stages: :data:`FRONT`, or more.
+    """
+    found = reuse(
+        out,
+        artifacts.spec.name,
+        [FOLDERS[name] for name in stages if name in FOLDERS],
+        artifacts.folder,
+        fits=lambda build, manifest: _fits(artifacts, key, build, manifest, stages),
+    )
+    if found is not None:
+        _fill(artifacts, *found, stages)
+    return found is not None
+
+
+def nothing_to_reuse(first: str, name: str, out: Path) -> SpecError:
+    """Return the error for a ``--from`` that finds no earlier build."""
+    return SpecError(
+        f"--from {first}: no earlier build of '{name}' in {out} has what "
+        "the stages before it make of this spec, model and code",
+        hint="run without --from",
+    )
+
+
+def _fits(
+    artifacts: Artifacts, key: str, build: Path, manifest: dict[str, Any], stages: Sequence[str]
+) -> bool:
+    """Whether ``stages`` of an earlier build are what this run would do again."""
+    if manifest.get("reuse_key") != key:
+        return False
+    ended, targets = manifest.get("stages", {}), manifest.get("targets", {})
+    if any(ended.get(name, {}).get("status") not in ("done", "reused") for name in stages):
+        return False
+    if "build" not in stages:
+        return True
+    then, now = _read(build / SPEC), artifacts.spec.content()
+    for name in artifacts.targets:
+        made = targets.get(name, {})
+        if then["targets"].get(name) != now["targets"][name] or not made.get("artifact"):
+            return False
+        if made["error"] is not None or ("verify" in stages and made["passed"] is None):
+            return False
+    return all(then[name] == now[name] for name in ("verify", "benchmark") if name in stages)
+
+
+def _fill(
+    artifacts: Artifacts, build: Path, manifest: dict[str, Any], stages: Sequence[str]
+) -> None:
+    """Put what was copied where later stages look for it."""
+    subject = artifacts.need("subject", stages[-1])
+    artifacts.discovery = subject.discover()
+    artifacts.model = artifacts.folder / "export" / "model.onnx"
+    artifacts.contract = StatefulRunner(artifacts.model).contract
+    for name in stages:
+        artifacts.notes[name] = manifest["stages"][name].get("notes", {})
+    verified = _read(artifacts.folder / "verify" / "report.json") if "verify" in stages else {}
+    timed = _read(build / "timings.json") if "benchmark" in stages else {}
+    for name, target in artifacts.targets.items():
+        artifact = manifest["targets"].get(name, {}).get("artifact")
+        if "build" in stages and artifact:
+            target.artifact = artifacts.folder / artifact
+        target.verify = verified.get("targets", {}).get(name)
+        target.passed = (target.verify or {}).get("passed")
+        target.benchmark = timed.get("benchmark", {}).get(name)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content

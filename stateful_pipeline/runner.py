@@ -1,0 +1,312 @@
+"""Walks the stages of a run in order, and makes a build of what they leave.
+
+A stage that fails stops those that need what it makes; ``log`` always runs, and says so.  What a
+run ends with is one :class:`Outcome`; exit codes are made of it in the command line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stateful_pipeline.builds import MANIFEST, SPEC, new_build, switch
+from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError, TargetError
+from stateful_pipeline.gates import missed_gates
+from stateful_pipeline.identity import reuse_key, versions
+from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.progress import Progress, Silent
+from stateful_pipeline.report import plain_json, write_report
+from stateful_pipeline.reuse import FRONT, nothing_to_reuse, take_over
+from stateful_pipeline.spec import Gates, Spec
+from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
+from stateful_pipeline.stages.files import write_text
+from stateful_pipeline.stages.log import LogResult, LogWorker
+from stateful_pipeline.summary import manifest_of, summarize, timings_of
+
+STAGES = ("script", "rewrite", "export", "build", "verify", "benchmark", "log")
+"""The stages, in order; ``stages/<name>/run.py`` has the function ``run``."""
+
+TAKEN = ("mlflow.db", "mlartifacts")
+"""Names below the output folder that no spec can have."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        name: The spec's name.
+        status: ``passed``, ``built`` (not verified, since nobody asked), ``failed``, ``refused``,
+            ``owed`` or ``interrupted``.
+        folder: The build's folder.
+        link: Where the build can be found from now on; None if it did not end well.
+        error: The first error, if any.
+        targets: The targets with their verdicts.
+        summary: All of it as plain data.
+        log: Where it was logged.
+        stages: Status of each stage.
+        missed: The gates that were missed, in words.
+    """
+
+    name: str
+    status: str
+    folder: Path
+    link: Path | None = None
+    error: Exception | None = None
+    targets: dict[str, TargetBuild] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    log: LogResult | None = None
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+
+
+def run_spec(
+    spec: Spec,
+    *,
+    out: Path = Path("build"),
+    targets: Sequence[str] = (),
+    first: str = STAGES[0],
+    last: str = STAGES[-1],
+    force: bool = False,
+    gates: Gates | None = None,
+    progress: Progress | None = None,
+    worker: LogWorker | None = None,
+) -> Outcome:
+    """Run ``spec``'s stages and return how it ended.
+
+    Args:
+        spec: A loaded spec.
+        out: The output folder.
+        targets: Names of the targets to build; all of them if empty.
+        first: Run from this stage on; what earlier ones made must be in an earlier build.
+        last: Run up to this stage; ``log`` runs always.
+        force: Reuse nothing.
+        gates: What must hold of every target beside equality.
+        progress: Hears what happens.
+        worker: Logs the run; made here if not given.
+
+    Raises:
+        SpecError: The spec, the targets or the model's source are wrong.  Nothing is built.
+    """
+    chosen = _chosen(spec, targets)
+    _check_call(spec, first, last)
+    with ExitStack() as stack:
+        if worker is None and spec.mlflow.enabled:
+            store = (out / "mlflow.db").absolute()
+            worker = stack.enter_context(LogWorker(spec.mlflow.tracking_uri, store))
+        subject = importlib.import_module("stateful_pipeline.stages.script.subject").prepare(spec)
+        key = reuse_key(spec, subject)
+        folder = new_build(out, spec.name)
+        run = _Run(spec, out, folder, key, progress or Silent(), worker)
+        run.artifacts.subject = subject
+        run.gates = gates or Gates()
+        run.artifacts.targets = {name: TargetBuild(name) for name in chosen}
+        try:
+            return run.walk(first, last, force=force)
+        except SpecError:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing was built: nothing to look at
+            raise
+
+
+def _check_call(spec: Spec, first: str, last: str) -> None:
+    """Check what can be checked before the model is constructed."""
+    for stage in (first, last):
+        if stage not in STAGES:
+            raise SpecError(f"no stage '{stage}'", hint=f"the stages are: {', '.join(STAGES)}")
+    if STAGES.index(first) > STAGES.index(last):
+        raise SpecError(
+            f"nothing to do: --from {first} comes after --to {last}",
+            hint=f"the order is: {', '.join(STAGES)}",
+        )
+    if spec.name in TAKEN:
+        raise SpecError(
+            f"name: '{spec.name}' is the name of a file of the MLflow store beside the builds",
+            place=spec.place("name"),
+            key="name",
+            hint="choose another name",
+        )
+
+
+def _chosen(spec: Spec, targets: Sequence[str]) -> list[str]:
+    for name in targets:
+        if name not in spec.targets:
+            raise SpecError(
+                f"no target '{name}'",
+                place=spec.place("targets"),
+                hint=f"the targets are: {', '.join(spec.targets)}",
+            )
+    return [name for name in spec.targets if not targets or name in targets]
+
+
+class _Run:
+    """One run, stage by stage."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        out: Path,
+        folder: Path,
+        key: str,
+        progress: Progress,
+        worker: LogWorker | None,
+    ) -> None:
+        self.spec, self.out, self.folder, self.key = spec, out, folder, key
+        self.progress, self.worker = progress, worker
+        self.artifacts = Artifacts(spec, folder, progress.say)
+        self.stages: dict[str, dict[str, Any]] = {
+            name: {"status": "not asked", "seconds": 0.0, "error": None} for name in STAGES
+        }
+        self.error: BaseException | None = None
+        self.gates = Gates()
+        self.missed: list[str] = []
+
+    def walk(self, first: str, last: str, *, force: bool) -> Outcome:
+        wanted = [name for name in STAGES[: STAGES.index(last) + 1] if name != "log"]
+        try:
+            reused = self._reuse(first, force=force)
+            for name in wanted:
+                if name not in reused:
+                    self._stage(name)
+        except KeyboardInterrupt as interrupt:
+            self.error = interrupt
+            for name in wanted:
+                if self.stages[name]["status"] == "not asked":
+                    self.stages[name]["status"] = "skipped"
+        return self._conclude()
+
+    def _reuse(self, first: str, *, force: bool) -> tuple[str, ...]:
+        """Take over what an earlier build made; return the stages that need not run."""
+        if first in FRONT[1:]:
+            self.artifacts.say(f"--from {first}: {', '.join(FRONT)} run together")
+            return ()
+        if force and first == FRONT[0]:
+            return ()
+        start = time.perf_counter()
+        asked = FRONT if first == FRONT[0] else STAGES[: STAGES.index(first)]
+        try:
+            if not take_over(self.artifacts, self.out, self.key, asked):
+                if first == FRONT[0]:
+                    return ()
+                raise nothing_to_reuse(first, self.spec.name, self.out)
+        except SpecError:
+            raise
+        except PipelineError as error:
+            self.error = error  # the stages that are left are skipped
+        self._tell_reused(asked, time.perf_counter() - start)
+        return asked
+
+    def _tell_reused(self, asked: Sequence[str], seconds: float) -> None:
+        for name in asked:
+            self.stages[name] = {"status": "reused", "seconds": seconds, "error": None}
+            self.progress.end(name, "reused", seconds, None)
+            seconds = 0.0
+
+    def _stage(self, name: str) -> None:
+        if self.error is not None:
+            self.stages[name]["status"] = "skipped"
+            self.progress.end(name, "skipped", 0.0, None)
+            return
+        if name == "benchmark" and self.worker is not None:
+            self.worker.wait_ready(10.0)  # so that loading MLflow does not disturb the timing
+        self.progress.begin(name)
+        start = time.perf_counter()
+        error: BaseException | None = None
+        try:
+            importlib.import_module(f"stateful_pipeline.stages.{name}.run").run(self.artifacts)
+        except PipelineError as failure:
+            error = failure
+        except KeyboardInterrupt as interrupt:
+            error = interrupt
+            raise
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - the user's and others' code
+            message = f"{type(failure).__name__}: {failure}"
+            error = StageError(message, stage=name, place=user_place(failure))
+            error.__cause__ = failure
+        finally:
+            seconds = time.perf_counter() - start
+            text = None if error is None else str(error) or type(error).__name__
+            status = "done" if error is None else "failed"
+            self.stages[name] = {"status": status, "seconds": seconds, "error": text}
+            self.progress.end(name, status, seconds, text)
+        self.error = error
+
+    def _conclude(self) -> Outcome:
+        """Write the build's descriptions, log it, and switch to it if it ended well."""
+        self.missed = missed_gates(self.gates, self.artifacts.targets)
+        status = self._status()
+        summary = summarize(self.artifacts, status, self.stages, versions())
+        summary["missed_gates"] = self.missed
+        write_text(self.folder / SPEC, plain_json(self.spec.content()))
+        write_text(self.folder / "timings.json", plain_json(timings_of(summary)))
+        write_report(summary, self.folder)
+        log = self._log(summary)
+        status = self._status()
+        write_text(
+            self.folder / MANIFEST,
+            plain_json(manifest_of(self.artifacts, status, summary, self.key, log)),
+        )
+        link = switch(self.folder) if status in ("passed", "built") else None
+        return Outcome(
+            name=self.spec.name,
+            status=status,
+            folder=self.folder,
+            link=link,
+            error=self.error if isinstance(self.error, Exception) else self._target_error(),
+            targets=self.artifacts.targets,
+            summary=summary,
+            log=log,
+            stages=self.stages,
+            missed=self.missed,
+        )
+
+    def _log(self, summary: dict[str, Any]) -> LogResult | None:
+        if self.worker is None:
+            self.stages["log"]["status"] = "not asked"
+            return None
+        self.progress.begin("log")
+        start = time.perf_counter()
+        options = self.spec.mlflow
+        error: str | None = None
+        try:
+            return self.worker.log(
+                summary, self.folder, experiment=options.experiment, required=options.required
+            )
+        except StageError as failure:
+            error = str(failure)
+            self.error = self.error or failure
+            return None
+        finally:
+            seconds = time.perf_counter() - start
+            status = "done" if error is None else "failed"
+            self.stages["log"] = {"status": status, "seconds": seconds, "error": error}
+            self.progress.end("log", status, seconds, error)
+
+    def _target_error(self) -> Exception | None:
+        """Return the error to end with: one that is absent here comes after one that is wrong."""
+        errors = [t.error for t in self.artifacts.targets.values() if t.error is not None]
+        return min(errors, key=lambda error: isinstance(error, TargetError), default=None)
+
+    def _status(self) -> str:
+        if isinstance(self.error, KeyboardInterrupt):
+            return "interrupted"
+        if isinstance(self.error, StateError):
+            return "refused"
+        if self.error is not None:
+            return "failed"
+        targets = self.artifacts.targets.items()
+        required = [t for name, t in targets if not self.spec.targets[name].optional]
+        if any(t.error is not None and not isinstance(t.error, TargetError) for _, t in targets):
+            return "failed"
+        if self.missed or any(t.passed is False for _, t in targets):
+            return "failed"
+        if any(t.error is not None or t.owed for t in required):
+            return "owed"
+        if any(t.passed is None for t in required) or not any(t.passed for _, t in targets):
+            return "built"
+        return "passed"

@@ -1,0 +1,137 @@
+"""Rules that tie one key of a spec to another: one source, and every axis declared.
+
+They read plain data, as far as it makes sense, so that they can speak in the same report as faults
+of single values; a value of a wrong type is somebody else's to report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stateful_pipeline.spec.dims import axes_in, is_axis
+from stateful_pipeline.spec.faults import did_you_mean
+from stateful_pipeline.spec.source import CONSTRUCTED, SOURCES
+from stateful_pipeline.spec.tree import Parts
+
+_CONSTRUCTION: dict[str, Any] = {
+    "args": [], "kwargs": {}, "weights": None, "method": "forward", "reset": None, "seed": 0,
+}  # fmt: skip
+"""Keys of ``source`` that are about constructing a model, and what says nothing there."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that does not hold: where, what, and what to try."""
+
+    parts: Parts
+    message: str
+    hint: str | None = None
+
+
+def broken_relations(data: Any) -> list[Broken]:
+    """Return the rules that ``data``, a spec in plain form, breaks."""
+    if not isinstance(data, dict):
+        return []
+    return [*_source(data), *_sizes(data), *_input_axes(data), *_state_axes(data), *_targets(data)]
+
+
+def _mapping(data: Any, key: str) -> dict[str, Any]:
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _source(data: Mapping[str, Any]) -> Iterator[Broken]:
+    source = data.get("source")
+    if not isinstance(source, dict):
+        return
+    given = [key for key in source if key in SOURCES and source[key] is not None]
+    if not given:
+        yield Broken(
+            ("source",),
+            f"names no model: exactly one of {', '.join(SOURCES)} is needed",
+            "`python: package.module:Class` or `file: path.py:Class`",
+        )
+    for second in given[1:]:
+        yield Broken(
+            ("source", second),
+            f"a second source, beside `{given[0]}`; a spec has exactly one",
+            f"remove `{given[0]}` or `{second}`",
+        )
+    if len(given) == 1 and given[0] not in CONSTRUCTED:
+        for key, default in _CONSTRUCTION.items():
+            if source.get(key, default) not in (default, ()):
+                yield Broken(
+                    ("source", key),
+                    f"`{key}` means nothing for a source of `{given[0]}`",
+                    "it is for a model that is constructed: `python` or `file`",
+                )
+
+
+def _sizes(data: Mapping[str, Any]) -> Iterator[Broken]:
+    for name, axis in _mapping(data, "dynamic_axes").items():
+        if not isinstance(axis, dict):
+            continue
+        sizes = {key: axis.get(key) for key in ("min", "opt", "max")}
+        if sizes["min"] is None:
+            sizes["min"] = 1
+        for low, high in (("min", "opt"), ("opt", "max")):
+            small, large = sizes[low], sizes[high]
+            if type(small) is int and type(large) is int and small > large:
+                key = low if low in axis else high
+                yield Broken(
+                    ("dynamic_axes", name, key),
+                    f"`{low}: {small}` is more than `{high}: {large}`",
+                    "min <= opt <= max",
+                )
+
+
+def _dims(shape: Any) -> Iterator[tuple[int, str]]:
+    if isinstance(shape, list | tuple):
+        yield from ((i, dim) for i, dim in enumerate(shape) if isinstance(dim, str))
+
+
+def _undeclared(parts: Parts, axis: str, declared: Mapping[str, Any]) -> Broken:
+    advice = f"add `{axis}: {{min: 1, opt: 4, max: 16}}` under `dynamic_axes`"
+    if declared:
+        near = did_you_mean(axis, declared, "declared axes")
+        advice = f"{near.rstrip('?')}? Or {advice}" if near.startswith("did") else advice
+    return Broken(parts, f"axis '{axis}' is not declared in `dynamic_axes`", advice)
+
+
+def _input_axes(data: Mapping[str, Any]) -> Iterator[Broken]:
+    declared = _mapping(data, "dynamic_axes")
+    for name, spec in _mapping(data, "inputs").items():
+        shape = spec.get("shape") if isinstance(spec, dict) else None
+        for index, dim in _dims(shape):
+            if is_axis(dim) and dim not in declared:
+                yield _undeclared(("inputs", name, "shape", index), dim, declared)
+
+
+def _state_axes(data: Mapping[str, Any]) -> Iterator[Broken]:
+    declared = _mapping(data, "dynamic_axes")
+    states = {
+        name: state for name, state in _mapping(data, "states").items() if isinstance(state, dict)
+    }
+    growing = {
+        dim
+        for state in states.values()
+        if state.get("out_shape") is not None
+        for _, dim in _dims(state.get("shape"))
+    }
+    known = declared.keys() | growing
+    for name, state in states.items():
+        for key in ("shape", "out_shape"):
+            for index, dim in _dims(state.get(key)):
+                for axis in sorted(axes_in(dim) - known):
+                    yield _undeclared(("states", name, key, index), axis, declared)
+
+
+def _targets(data: Mapping[str, Any]) -> Iterator[Broken]:
+    if data.get("targets") == {}:
+        yield Broken(
+            ("targets",),
+            "names no target",
+            "remove `targets` for ONNX Runtime on the CPU, or add one",
+        )

@@ -1,0 +1,82 @@
+"""Keys and values of the spec whose capability does not exist yet.
+
+They are refused with "not supported yet", never ignored, and the JSON Schema refuses them too.  To
+add a capability, remove its line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from stateful_pipeline.spec.tree import Node, Parts, walk
+
+KEYS: tuple[Parts, ...] = (
+    ("source", "torchscript"),
+    ("source", "onnx"),
+    ("source", "libraries"),
+    ("attributes",),
+    ("operators",),
+    ("targets", "*", "precision"),
+    ("targets", "*", "profiles"),
+    ("targets", "*", "plugins"),
+    ("mlflow", "register"),
+    ("mlflow", "alias"),
+)
+"""Keys that are refused where they say anything; ``"*"`` stands for any key."""
+
+VALUES: dict[Parts, tuple[str, ...]] = {
+    ("script", "frontend"): ("torchscript",),
+    ("targets", "*", "provider"): ("cuda", "tensorrt"),
+}
+"""Values that are refused, by the key that holds them."""
+
+RUNTIMES = ("tensorrt", "tensorrt_rtx", "openvino", "libtorch")
+"""Runtimes that are refused; those that exist are the models of ``targets.py``."""
+
+ONLY: dict[Parts, str] = {("source", "method"): "forward"}
+"""Keys that have one value so far."""
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A capability that was asked for and does not exist yet.
+
+    ``parts`` is the key; ``covers`` the part of the spec about which nothing more can be said.
+    """
+
+    parts: Parts
+    what: str
+    covers: Parts
+
+
+def unsupported(root: Node) -> Iterator[Unsupported]:
+    """Yield what the tree ``root`` asks for and does not exist yet."""
+    yield from _keys(root)
+    yield from _values(root)
+    for parts, node in walk(root, ("targets", "*", "runtime")):
+        if _is_one_of(node.value, RUNTIMES):
+            yield Unsupported(parts, f"`runtime: {node.value}`", parts[:-1])
+
+
+def _keys(root: Node) -> Iterator[Unsupported]:
+    for pattern in KEYS:
+        for parts, node in walk(root, pattern):
+            if node.value not in (None, {}, []):
+                yield Unsupported(parts, f"`{parts[-1]}`", parts)
+
+
+def _values(root: Node) -> Iterator[Unsupported]:
+    for pattern, values in VALUES.items():
+        for parts, node in walk(root, pattern):
+            if _is_one_of(node.value, values):
+                yield Unsupported(parts, f"`{parts[-1]}: {node.value}`", parts)
+    for pattern, only in ONLY.items():
+        for parts, node in walk(root, pattern):
+            if isinstance(node.value, str) and node.value != only:
+                yield Unsupported(parts, f"a `{parts[-1]}` other than `{only}`", parts)
+
+
+def _is_one_of(value: Any, words: tuple[str, ...]) -> bool:
+    return isinstance(value, str) and value in words

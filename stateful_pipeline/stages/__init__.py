@@ -1,0 +1,1 @@
+"""The stages of a run, one package each; they meet through :mod:`.artifacts` alone."""

@@ -1,0 +1,1 @@
+"""Times a step of each target beside eager PyTorch."""

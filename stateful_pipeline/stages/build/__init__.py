@@ -1,0 +1,1 @@
+"""Gives each target its engine."""

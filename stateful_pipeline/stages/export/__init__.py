@@ -1,0 +1,1 @@
+"""Writes ONNX with explicit states and the contract inside."""

@@ -1,0 +1,88 @@
+"""Turns a functional program into an ONNX file that carries its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from stateful_pipeline.contract import Contract
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.program import Program
+from stateful_pipeline.model.reference import Reference
+from stateful_pipeline.stages.export.contracts import build_contract, io_shapes
+from stateful_pipeline.stages.export.convert import clean, convert, declare_shapes, rename_io
+from stateful_pipeline.stages.export.in_place import in_place_states
+from stateful_pipeline.stages.export.measure import check_dimensions
+from stateful_pipeline.stages.export.write import (
+    EXTERNAL_DATA_THRESHOLD,
+    sidecar_name,
+    write_model,
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the files, the model first, and the contract that it carries."""
+
+    model: Path
+    files: tuple[Path, ...]
+    contract: Contract
+
+
+def export_program(
+    program: Program,
+    reference: Reference,
+    plan: InputPlan,
+    path: Path,
+    *,
+    opset: int,
+    sizes: Sequence[Mapping[str, int]],
+    external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+) -> Exported:
+    """Write ``program`` to ``path`` as ONNX, states explicit, contract inside.
+
+    Args:
+        program: A functional program.
+        reference: The module that it was captured from.
+        plan: The inputs.
+        path: The model file to write; replaced only when everything has been checked.
+        opset: The ONNX opset.
+        sizes: Sizes at which declared dimensions are compared with measured ones.
+        external_data_threshold: Bytes of weights above which they are stored beside the model.
+
+    Raises:
+        StageError: No ONNX form, refused by ``onnx.checker``, or wrong dimensions.
+    """
+    contract, arrays = build_contract(program, reference.states, reference.axes, sidecar_name(path))
+    model = convert(program, opset)
+    _order_io(model, len(contract.states))
+    inputs = [v.name for v in contract.inputs] + [s.input for s in contract.states]
+    outputs = [v.name for v in contract.outputs] + [s.output for s in contract.states]
+    rename_io(model, inputs, outputs)
+    clean(model)
+    declare_shapes(model, *io_shapes(contract))
+    shared = in_place_states(model, [(s.input, s.output) for s in contract.states])
+    contract = replace(
+        contract,
+        states=tuple(replace(s, in_place=s.input in shared) for s in contract.states),
+    )
+    files = write_model(
+        model,
+        contract,
+        arrays,
+        path,
+        external_data_threshold,
+        check=lambda draft: check_dimensions(draft, contract, plan, sizes),
+    )
+    return Exported(path, tuple(files), contract)
+
+
+def _order_io(model: ir.Model, states: int) -> None:
+    """Put the user's inputs before the states, as the outputs are."""
+    graph_inputs = model.graph.inputs
+    ordered = [*graph_inputs[states:], *graph_inputs[:states]]
+    graph_inputs.clear()
+    graph_inputs.extend(ordered)

@@ -1,0 +1,109 @@
+"""Writes the model with its contract, checks it, and only then puts it in place.
+
+Everything is written under a temporary name in the same folder and moved when all checks have
+passed: ``onnx.checker`` with full inference of shapes, and a real run whose output shapes are
+compared with the declared ones.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from stateful_pipeline.contract import METADATA_KEY, Contract
+from stateful_pipeline.errors import StageError
+
+EXTERNAL_DATA_THRESHOLD = 1 << 30
+"""Models whose initializers have more bytes than this keep them in ``<model>.data``."""
+
+
+def write_model(
+    model: ir.Model,
+    contract: Contract,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    path: Path,
+    external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+    *,
+    check: Callable[[Path], None],
+) -> list[Path]:
+    """Write ``model`` to ``path``, with sidecar files beside it; return all files written.
+
+    Args:
+        model: The model, complete but for the contract.
+        contract: The contract to carry.
+        arrays: Initial values that live in the sidecar ``<model>.states.npz``.
+        path: Where to write; existing files are replaced only when all checks have passed.
+        external_data_threshold: Bytes of initializers above which they go to ``<model>.data``.
+        check: Called with the draft before it is put in place; raises to refuse it.
+
+    Raises:
+        StageError: ``onnx.checker`` refuses the model, or it cannot be written.
+    """
+    model.metadata_props[METADATA_KEY] = contract.to_json()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            return _write_checked(model, arrays, path, external_data_threshold, Path(folder), check)
+    except OSError as error:
+        raise StageError(
+            f"cannot write the model: {error}", stage="export", hint=f"is {path.parent} writable?"
+        ) from error
+
+
+def _write_checked(
+    model: ir.Model,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    path: Path,
+    external_data_threshold: int,
+    folder: Path,
+    check: Callable[[Path], None],
+) -> list[Path]:
+    """Write everything to ``folder``, check it, and move it to where ``path`` is."""
+    draft = folder / path.name
+    weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+    external = f"{path.name}.data" if weights > external_data_threshold else None
+    ir.save(model, draft, external_data=external)
+    if arrays:
+        _write_arrays(folder / sidecar_name(path), arrays)
+    _check(draft)
+    check(draft)
+    written = sorted(folder.iterdir())
+    for file in written:
+        os.replace(file, path.parent / file.name)
+    _remove_stale(path, {file.name for file in written})
+    return [path.parent / file.name for file in written]
+
+
+def sidecar_name(path: Path) -> str:
+    """Return the name of the file with initial values that belongs to the model at ``path``."""
+    return f"{path.name}.states.npz"
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _remove_stale(path: Path, written: set[str]) -> None:
+    """Remove side files of an earlier model at ``path`` that this one does not have."""
+    for name in (f"{path.name}.data", sidecar_name(path)):
+        if name not in written:
+            (path.parent / name).unlink(missing_ok=True)
+
+
+def _check(path: Path) -> None:
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise StageError(
+            f"onnx.checker refuses the model: {error}",
+            stage="export",
+            hint="this is a fault of stateful-pipeline or of the exporter; please report it",
+        ) from error

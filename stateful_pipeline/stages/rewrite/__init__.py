@@ -1,0 +1,1 @@
+"""Makes states explicit, and proves the result equal to eager in torch."""

@@ -1,0 +1,133 @@
+"""Makes the captured program a pure function and refuses what could not be one.
+
+In-place operators on states (and on the local tensors they touch) become functional ones, by
+``ExportedProgram.run_decompositions({})``: with an empty table nothing else is decomposed, and the
+program stays equal to eager bit for bit.  What remains is checked: no operator draws random
+numbers, no buffer or input is written to, and each new state has the dtype and the shape of the
+old one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.export.graph_signature import OutputKind
+
+from stateful_pipeline.contract import Shape, axes_of, resolve_shape
+from stateful_pipeline.errors import StageError, StateError
+from stateful_pipeline.model.capture import quiet
+from stateful_pipeline.model.locate import node_place
+from stateful_pipeline.model.program import WRAPPED, Program
+from stateful_pipeline.model.reference import StateDef, exact_kernels
+from stateful_pipeline.model.torch_internals import symbolic_shapes
+
+_WRITES = {
+    OutputKind.BUFFER_MUTATION: "a buffer",
+    OutputKind.PARAMETER_MUTATION: "a parameter",
+    OutputKind.USER_INPUT_MUTATION: "an input",
+}
+
+
+def make_functional(program: Program, states: tuple[StateDef, ...]) -> Program:
+    """Return ``program`` as a pure function of inputs and states.
+
+    Raises:
+        StateError: It draws random numbers, writes to something that is not a state, or a
+            state would change its dtype or shape.
+        StageError: ``torch.export`` could not make it functional.
+    """
+    _refuse_randomness(program)
+    with torch.no_grad(), exact_kernels(), symbolic_shapes(), quiet():
+        try:
+            functional = program.with_exported(program.exported.run_decompositions({}))
+        except Exception as error:  # any decomposition may raise anything
+            raise StageError(
+                f"the program cannot be made functional: {type(error).__name__}: {error}",
+                stage="rewrite",
+            ) from error
+    _refuse_writes(functional)
+    _check_states(functional, states)
+    return functional
+
+
+def _refuse_randomness(program: Program) -> None:
+    for graph_module in program.exported.graph_module.modules():
+        if not isinstance(graph_module, torch.fx.GraphModule):
+            continue
+        for node in graph_module.graph.nodes:
+            target = node.target
+            if (
+                isinstance(target, torch._ops.OpOverload)
+                and torch.Tag.nondeterministic_seeded in target.tags
+                and not _is_switched_off(node)
+            ):
+                raise StateError(
+                    f"forward draws random numbers ({target}): the random generator is hidden "
+                    "state, which no engine shares with PyTorch",
+                    place=node_place(node),
+                    hint="take the noise as an input; put dropout into eval() mode",
+                )
+
+
+def _is_switched_off(node: torch.fx.Node) -> bool:
+    """Whether a random operator's own arguments turn it off (dropout in eval mode)."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    values = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    if "dropout_p" in names:
+        return bool(values.get("dropout_p", 0.0) == 0.0)
+    if "train" in names:
+        probability = values.get("p", values.get("dropout", 1.0))
+        return not values.get("train", False) or bool(probability == 0.0)
+    return "training" in names and not values.get("training", False)
+
+
+def _refuse_writes(program: Program) -> None:
+    for spec in program.exported.graph_signature.output_specs:
+        if spec.kind in _WRITES:
+            name = str(spec.target).removeprefix(WRAPPED)
+            raise StateError(
+                f"the graph writes to {_WRITES[spec.kind]} that never changed while the module "
+                "was observed",
+                attribute=name,
+                hint="declare it under `states`",
+            )
+
+
+def _check_states(program: Program, states: tuple[StateDef, ...]) -> None:
+    given, made = program.user_nodes()
+    count = len(states)
+    after = made[len(made) - count :]
+    for state, before, node in zip(states, given[:count], after, strict=True):
+        old, new = before.meta["val"], node.meta["val"]
+        if old.dtype != new.dtype:
+            raise StateError(
+                f"its dtype is {old.dtype} before a call and {new.dtype} after it",
+                attribute=state.name,
+                place=node_place(node),
+                hint="convert it back before storing it",
+            )
+        shape = program.shape(new)
+        if state.out_shape is not None and not _same_shape(shape, state.out_shape):
+            raise StateError(
+                f"its shape after a call is {_text(shape)}, declared is {_text(state.out_shape)}",
+                attribute=state.name,
+                place=node_place(node),
+                hint="correct `out_shape`, or leave it out",
+            )
+        if not state.grows and shape != tuple(state.shape):
+            raise StateError(
+                f"its shape is {_text(state.shape)} before a call and {_text(shape)} after it",
+                attribute=state.name,
+                place=node_place(node),
+                hint="declare its shape under `states`, with `out_shape` if it grows",
+            )
+
+
+def _same_shape(a: Shape, b: Shape) -> bool:
+    """Whether two shapes are the same function of their axes, tried at two sets of sizes."""
+    axes = sorted(set().union(*(axes_of(dim) for dim in (*a, *b))))
+    trials = [{axis: base + 7 * i for i, axis in enumerate(axes)} for base in (5, 11)]
+    return all(resolve_shape(a, sizes) == resolve_shape(b, sizes) for sizes in trials)
+
+
+def _text(shape: tuple[int | str, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"

@@ -1,0 +1,1 @@
+"""Constructs the module, finds its states and captures it."""

@@ -1,0 +1,57 @@
+"""The stage ``script``: construct the module, find its states, capture it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import nn
+
+from stateful_pipeline.model.axes import probe_sizes
+from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.locate import is_user_file
+from stateful_pipeline.stages.artifacts import Artifacts
+
+
+def run(artifacts: Artifacts) -> None:
+    """Leave ``discovery`` and ``program``, and the code before in ``script/``.
+
+    Raises:
+        StateError: Something changes that cannot be made a state.
+        StageError: ``torch.export`` refused the module.
+    """
+    subject = artifacts.need("subject", "script")
+    discovery = subject.discover()
+    artifacts.discovery = discovery
+    fixed = [d for value in subject.plan.inputs for d in value.shape if isinstance(d, int)]
+    sizes = probe_sizes(subject.axes, fixed)
+    artifacts.program = capture(discovery.reference, subject.plan, sizes)
+    artifacts.notes["script"] = {
+        "frontend": "export",
+        "why": "torch.export captured the module; the TorchScript front end is not supported yet",
+        "traced_at": sizes,
+        "states": [state.name for state in discovery.reference.states],
+        "ignored": list(discovery.ignored),
+    }
+    folder = artifacts.folder / "script"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "module.py").write_text("\n\n".join(_sources(subject.module)) or _NO_SOURCE)
+    (folder / "graph.py").write_text(
+        artifacts.program.code("As captured: in-place operators stay.")
+    )
+
+
+_NO_SOURCE = "# The module's classes have no source file.\n"
+
+
+def _sources(module: nn.Module) -> Iterator[str]:
+    """Yield the source of each of the user's classes in ``module``, once."""
+    for cls in dict.fromkeys(type(inner) for inner in module.modules()):
+        try:
+            file = inspect.getsourcefile(cls)
+            text = inspect.getsource(cls)
+        except (OSError, TypeError):
+            continue
+        if file is not None and is_user_file(file):
+            yield f"# {Path(file).name}\n{text}"

@@ -1,0 +1,166 @@
+"""Constructs the module that a spec's ``source`` names: class, seed, weights, reset.
+
+Everything here is the user's code or data, so that whatever it raises becomes a
+:class:`SourceError` at the spec's line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stateful_pipeline.errors import SourceError
+from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.spec import Spec, Weights
+
+
+def construct(spec: Spec) -> nn.Module:
+    """Return the module of ``spec``, in eval mode, in its initial state.
+
+    Raises:
+        SourceError: It cannot be imported, constructed or loaded.
+    """
+    source = spec.source
+    torch.manual_seed(source.seed)
+    if source.exported_program is not None:
+        module = _exported_program(spec, source.exported_program)
+    else:
+        factory = _factory(spec)
+        module = _call(spec, source.key, "constructing", factory, *source.args, **source.kwargs)
+    if not isinstance(module, nn.Module):
+        raise _error(spec, source.key, f"gives a {type(module).__name__}, not a torch.nn.Module")
+    if source.weights is not None:
+        _load_weights(spec, module, source.weights)
+    if source.exported_program is None:
+        module.eval()
+    if source.reset is not None:
+        reset = getattr(module, source.reset, None)
+        if not callable(reset):
+            raise _error(spec, "source.reset", f"{type(module).__name__} has no '{source.reset}'")
+        with torch.no_grad():
+            _call(spec, "source.reset", f"calling {source.reset}() on", reset)
+    return module
+
+
+def _error(spec: Spec, key: str, message: str, hint: str | None = None) -> SourceError:
+    text = {
+        "python": spec.source.python,
+        "file": spec.source.file,
+        "exported_program": spec.source.exported_program,
+    }[spec.source.kind]
+    return SourceError(f"{key}: {text}: {message}", place=spec.place(key), key=key, hint=hint)
+
+
+def _call(
+    spec: Spec, key: str, doing: str, function: Callable[..., Any], *args: Any, **kw: Any
+) -> Any:
+    try:
+        return function(*args, **kw)
+    except (Exception, SystemExit) as error:
+        place = user_place(error)
+        at = f" at {place}" if place is not None else ""
+        raise _error(spec, key, f"{doing} it raised {type(error).__name__}: {error}{at}") from error
+
+
+def _factory(spec: Spec) -> Callable[..., Any]:
+    source = spec.source
+    name = source.class_name or ""
+    if source.python is not None:
+        module = _import(spec, source.module_name or "")
+    else:
+        module = _import_file(spec, Path(str(source.file_path)))
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    if value is None:
+        classes = [
+            n for n, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, nn.Module)
+        ]
+        raise _error(spec, source.key, f"has no '{name}'", f"its modules are: {', '.join(classes)}")
+    if not callable(value):
+        raise _error(spec, source.key, f"'{name}' is a {type(value).__name__}, not a class")
+    return value  # type: ignore[no-any-return]
+
+
+def _import(spec: Spec, name: str) -> Any:
+    folder = str(spec.folder)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise _error(
+            spec,
+            spec.source.key,
+            f"cannot be imported: {type(error).__name__}: {error}",
+            f"the module is looked for on sys.path and in {spec.folder.name}/, the spec's folder",
+        ) from error
+
+
+def _import_file(spec: Spec, path: Path) -> Any:
+    name = f"_stateful_pipeline_source_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise _error(spec, "source.file", "is not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _error(
+            spec, "source.file", f"cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _exported_program(spec: Spec, path: Path) -> nn.Module:
+    program = _call(spec, "source.exported_program", "loading", torch.export.load, path)
+    return program.module()  # type: ignore[no-any-return]
+
+
+def _load_weights(spec: Spec, module: nn.Module, weights: Weights) -> None:
+    path = Path(weights.file)
+    loaded = _call(spec, "source.weights", "loading weights for", _read_weights, path)
+    ignored = set(weights.ignore)
+    own = module.state_dict()
+    given = {name: value for name, value in loaded.items() if name not in ignored}
+    problems = [f"'{n}' is not in the model" for n in given if n not in own]
+    problems += [f"'{n}' is not in the file" for n in own if n not in given and n not in ignored]
+    problems += [
+        f"'{n}' is {list(v.shape)} in the file and {list(own[n].shape)} in the model"
+        for n, v in given.items()
+        if n in own and v.shape != own[n].shape
+    ]
+    if problems:
+        raise _error(
+            spec,
+            "source.weights",
+            f"{path.name} does not fit the model: {'; '.join(problems[:6])}",
+            "list what may differ: `weights: {file: ..., ignore: [h, c]}`",
+        )
+    module.load_state_dict(given, strict=False)
+
+
+def _read_weights(path: Path) -> Mapping[str, torch.Tensor]:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, dict):
+        raise TypeError(f"holds a {type(loaded).__name__}, not a state dict")
+    return loaded

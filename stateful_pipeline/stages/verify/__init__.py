@@ -1,0 +1,1 @@
+"""Proves built targets equal to eager PyTorch over rollouts."""

@@ -1,0 +1,149 @@
+"""Rolls a built target out beside the eager module: free-running and teacher-forced.
+
+*Free-running*: the target feeds itself its own last state, as it will when deployed; errors may
+accumulate, which is what this is for.  *Teacher-forced*: each step starts from the reference's
+state, so that a step that is wrong shows by itself.  Both compare every output and every state
+after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.model.arrays import Array, to_arrays
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.reference import Reference, Step
+from stateful_pipeline.runtime import StatefulRunner
+from stateful_pipeline.stages.verify.compare import RolloutRecord, Tolerance
+
+RESET_STEPS = 2
+"""Steps that are repeated after the final reset and must give the same bits as at first."""
+
+
+class TargetRollouts:
+    """A target under verification.
+
+    Args:
+        path: The built model.
+        provider: ONNX Runtime's provider.
+        threads: Threads within an operator.
+        tolerance: What counts as equal.
+
+    Attributes:
+        error: Why the target could not be run to the end, if it could not.
+    """
+
+    def __init__(
+        self, path: Path, provider: str, threads: int | None, tolerance: Tolerance
+    ) -> None:
+        self._free = StatefulRunner(path, provider=provider, threads=threads)
+        self._forced = StatefulRunner(path, provider=provider, threads=threads)
+        self._tolerance = tolerance
+        self.records: list[RolloutRecord] = []
+        self.reset_passed = True
+        self.error: PipelineError | None = None
+
+    def start(self, sizes: Mapping[str, int], seed: int) -> None:
+        """Begin a rollout at ``sizes``."""
+        for mode in ("free-running", "teacher-forced"):
+            self.records.append(RolloutRecord(mode, dict(sizes), seed))
+        self._first: list[tuple[dict[str, Array], dict[str, Array]]] = []
+
+    def try_to_follow(self, step: Step, begins: bool) -> None:
+        """Take one step as :meth:`follow` does; an error ends this target's verification alone."""
+        if self.error is not None:
+            return
+        try:
+            self.follow(step, begins)
+        except PipelineError as error:
+            self.error = StageError(
+                f"the target does not run at step {step.index}: {error.message}",
+                stage="verify",
+                hint=error.hint,
+            )
+
+    def follow(self, step: Step, begins: bool) -> None:
+        """Take one step beside the reference; ``begins`` says that it starts from reset."""
+        free, forced = self.records[-2:]
+        given = to_arrays(step.inputs)
+        outputs, after = to_arrays(step.outputs), to_arrays(step.after)
+        if begins:
+            self._free.reset()
+        got = self._free.run(given)
+        self._record(free, step.index, outputs, after, got, self._free.state)
+        if step.index < RESET_STEPS:
+            self._first.append((given, got))
+        self._forced.reset()
+        if step.before:
+            self._forced.load_state(to_arrays(step.before))
+        got = self._forced.run(given)
+        self._record(forced, step.index, outputs, after, got, self._forced.state)
+
+    def finish(self) -> None:
+        """End a rollout: reset, and repeat its first steps, which must give the same bits."""
+        self._free.reset()
+        for given, first in self._first:
+            again = self._free.run(given)
+            if any(again[name].tobytes() != value.tobytes() for name, value in first.items()):
+                self.reset_passed = False
+
+    def _record(
+        self,
+        record: RolloutRecord,
+        step: int,
+        outputs: dict[str, Array],
+        after: dict[str, Array],
+        got: dict[str, Array],
+        state: dict[str, Array],
+    ) -> None:
+        record.add(step, "output", outputs, got, self._tolerance)
+        record.add(step, "state", after, state, self._tolerance)
+
+    def report(self) -> dict[str, Any]:
+        """Return the target's entry of ``verify/report.json``."""
+        rollouts = [record.summary() for record in self.records]
+        bad = [r["first_bad"] for r in rollouts if r["first_bad"] is not None]
+        free = [r for r in rollouts if r["mode"] == "free-running"]
+        longest = max((len(r["per_step"]) for r in free), default=0)
+        per_step = [
+            max((r["per_step"][i] for r in free if i < len(r["per_step"])), default=0.0)
+            for i in range(longest)
+        ]
+        passed = not bad and self.reset_passed
+        return {
+            "passed": passed,
+            "owed": [],
+            "steps": longest,
+            "max_abs_error": max(per_step, default=0.0),
+            "first_bad": min(bad, key=lambda found: found["step"]) if bad else None,
+            "per_step": per_step,
+            "atol": self._tolerance.atol,
+            "rtol": self._tolerance.rtol,
+            "reset": {"passed": self.reset_passed, "steps": RESET_STEPS},
+            "rollouts": rollouts,
+        }
+
+
+def roll_out(
+    reference: Reference,
+    plan: InputPlan,
+    targets: Sequence[TargetRollouts],
+    sizes: Mapping[str, int],
+    seed: int,
+    steps: int,
+    reset_every: int | None,
+) -> None:
+    """Take ``steps`` steps of the reference at ``sizes``, all ``targets`` beside it."""
+    for target in targets:
+        target.start(sizes, seed)
+    inputs = (plan.step(sizes, seed, index) for index in range(steps))
+    for step in reference.rollout(sizes, inputs, reset_every):
+        begins = step.index == 0 or bool(reset_every and step.index % reset_every == 0)
+        for target in targets:
+            target.try_to_follow(step, begins)
+    for target in targets:
+        if target.error is None:
+            target.finish()

@@ -1,0 +1,114 @@
+"""A folder with a model and a spec in it, and the command line to run them, in this process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LEAKY = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self, decay=0.5):
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("h", torch.zeros(1, 3))
+
+    def forward(self, x):
+        self.h = self.decay * self.h + x
+        return 2 * self.h
+"""
+
+SPEC = """\
+name: leaky
+source: {file: "model.py:Leaky"}
+inputs:
+  x: {shape: [batch, 3]}
+dynamic_axes: {batch: {min: 1, opt: 2, max: 3}}
+verify: {steps: 4}
+benchmark: {steps: 0}
+mlflow: {enabled: false}
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of JSON on stdout; nothing else may be there."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Project:
+    """A user's folder: ``model.py``, ``leaky.yaml`` and what a run leaves in ``out``."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self._capsys = capsys
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def spec(self, extra: str = "", *, model: str = LEAKY, **replaced: str) -> Path:
+        """Write the model and its spec; ``replaced`` gives lines that begin with these keys."""
+        self.write("model.py", model)
+        lines = [replaced.pop(line.partition(":")[0], line) for line in SPEC.splitlines()]
+        return self.write("leaky.yaml", "\n".join(lines) + "\n" + textwrap.dedent(extra))
+
+    def cli(self, *arguments: object) -> Ran:
+        """Run the command line here; every way out of it is a code."""
+        from stateful_pipeline.cli import main
+
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        captured = self._capsys.readouterr()
+        assert "Traceback" not in captured.out
+        assert "Traceback" not in captured.err or "--debug" in arguments
+        return Ran(int(caught.value.code or 0), captured.out, captured.err)
+
+    def run(self, spec: Path, *options: object) -> Ran:
+        return self.cli("run", spec, "--out", self.out, *options)
+
+    def builds(self, name: str = "leaky") -> list[Path]:
+        """Every build, oldest first."""
+        return sorted((self.out / ".builds" / name).iterdir(), key=lambda p: p.stat().st_ctime_ns)
+
+    def manifest(self, build: Path | None = None) -> dict[str, Any]:
+        folder = self.out / "leaky" if build is None else build
+        return json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # so that what a run adds to it is undone too
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before = signal.getsignal(signal.SIGTERM)
+    yield Project(tmp_path, capsys)
+    signal.signal(signal.SIGTERM, before)

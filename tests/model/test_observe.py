@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from stateful_pipeline.model.observe import Observation, observe
+
+
+def watch(module: nn.Module, steps: int = 4) -> Observation:
+    return observe(module, module, [(torch.full((2,), float(i + 1)),) for i in range(steps)])
+
+
+class Buffers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("reassigned", torch.zeros(2))
+        self.register_buffer("in_place", torch.zeros(2))
+        self.register_buffer("through_view", torch.zeros(2))
+        self.register_buffer("same_value", torch.zeros(2))
+        self.register_buffer("not_yet", torch.zeros(2))
+        self.register_buffer("nan", torch.full((2,), float("nan")))
+        self.register_buffer("constant", torch.ones(2))
+        self.number = float("nan")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.reassigned = self.reassigned + x
+        self.in_place += x
+        self.through_view[0] = x[0]
+        self.same_value.copy_(torch.zeros(2))
+        self.not_yet = torch.where(x > 100, x, self.not_yet)
+        return x * self.constant + self.nan
+
+
+def test_whatever_is_stored_to_is_found_and_nothing_else() -> None:
+    found = {state.name: state for state in watch(Buffers()).tracked}
+    assert set(found) == {"reassigned", "in_place", "through_view", "same_value", "not_yet"}
+    assert {n for n, s in found.items() if not s.exercised} == {"same_value", "not_yet"}
+    assert {n for n, s in found.items() if s.reassigned} == {"reassigned", "not_yet"}
+
+
+def test_initial_values_are_those_before_the_first_call() -> None:
+    module = Buffers()
+    module.reassigned.fill_(7)
+    initial = {state.name: state.initial.tolist() for state in watch(module).tracked}
+    assert initial["reassigned"] == [7.0, 7.0]
+    assert module.reassigned.tolist() == [7.0, 7.0]
+
+
+class Forgetful(nn.Module):
+    """Raises at step 2, after it has changed half of its state."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.zeros(2))
+        self.count = 0
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.a += x
+        self.count += 1
+        if self.count == 2:
+            raise self.error
+        return self.a
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_module_that_raises_is_left_as_it_was(error: type[BaseException]) -> None:
+    module = Forgetful(error)
+    with pytest.raises(error):
+        watch(module)
+    assert module.a.tolist() == [0.0, 0.0]
+    assert module.count == 0
+
+
+class Holds(nn.Module):
+    def __init__(self, start: object, change) -> None:
+        super().__init__()
+        self.thing = start
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.change(self, x)
+        return x
+
+
+def assign(value):
+    def change(module: Holds, x: torch.Tensor) -> None:
+        module.thing = value(module.thing, x)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("start", "change", "said"),
+    [
+        (0, assign(lambda n, x: n + 1), "Python int"),
+        (0.5, assign(lambda n, x: n * 2), "Python float"),
+        (False, assign(lambda n, x: True), "Python bool"),
+        ("a", assign(lambda s, x: s + "b"), "a str that changes"),
+        (None, assign(lambda s, x: x), "from None to Tensor"),
+        (torch.zeros(2), assign(lambda s, x: None), "from Tensor to None"),
+        (torch.zeros(2), assign(lambda s, x: s.double()), "changes its dtype"),
+        (np.zeros(2), lambda m, x: m.thing.__iadd__(1), "a ndarray that changes"),
+        ({1}, lambda m, x: m.thing.add(len(m.thing) + 5), "a set that changes"),
+        ([], lambda m, x: m.thing.append(x), "appears during a call"),
+        ([torch.zeros(2)], lambda m, x: m.thing.clear(), "is gone after a call"),
+        ({}, lambda m, x: m.thing.update(k=x), "appears during a call"),
+    ],
+)
+def test_what_cannot_be_a_state_is_refused_with_the_reason(start, change, said: str) -> None:
+    refused = watch(Holds(start, change)).refused
+    assert len(refused) >= 1
+    assert refused[0].path.startswith("thing")
+    assert said in refused[0].reason
+
+
+class Twins(nn.Module):
+    def __init__(self, diverge: bool) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(2))
+        self.helper = [self.h]
+        self.diverge = diverge
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.diverge:
+            self.h = self.h + x
+        else:
+            self.h.add_(x)
+        return x
+
+
+def test_one_tensor_under_two_paths_is_one_state_named_as_the_buffer() -> None:
+    (state,) = watch(Twins(diverge=False)).tracked
+    assert (state.name, state.paths) == ("h", ("h", "helper.0"))
+
+
+def test_twins_that_part_are_refused() -> None:
+    observation = watch(Twins(diverge=True))
+    assert observation.tracked == ()
+    assert "one tensor before the call and two after" in observation.refused[0].reason
+
+
+def test_a_state_that_is_a_view_of_another_buffer_is_refused() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("base", torch.zeros(4))
+            self.register_buffer("part", self.base[:2])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.part.add_(x)
+            return self.base * 1
+
+    assert {r.path for r in watch(Views()).refused} >= {"part"}
+
+
+def test_buffers_made_in_inference_mode_are_watched() -> None:
+    with torch.inference_mode():
+        module = Holds(torch.zeros(2), assign(lambda s, x: s + x))
+    (state,) = watch(module).tracked
+    assert state.exercised

@@ -1,0 +1,141 @@
+"""The shipped specs: each runs, and what it proves is as much as it should be."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import stateful_pipeline
+from stateful_pipeline.cli import main
+from stateful_pipeline.contract import METADATA_KEY, axes_of
+from stateful_pipeline.runtime import StatefulRunner
+from stateful_pipeline.spec import load_spec
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.yaml"))}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Where builds go, and the exit code of each that was made."""
+    return tmp_path_factory.mktemp("out"), {}
+
+
+@pytest.fixture
+def built(store, monkeypatch):
+    """Return the build of a shipped spec: run once, with its own settings."""
+    out, builds = store
+
+    def build(name):
+        if name not in builds:
+            monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+            with pytest.raises(SystemExit) as end:
+                main(["run", str(CONFIGS[name]), "--out", str(out)])
+            builds[name] = end.value.code
+        assert builds[name] == 0
+        return out / load_spec(CONFIGS[name]).name
+
+    return build
+
+
+def test_the_counter_and_the_lstm_are_shipped():
+    assert {"counter", "lstm"} <= CONFIGS.keys()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_shipped_spec_runs_and_proves_enough(built, name):
+    build, spec = built(name), load_spec(CONFIGS[name])
+    report = json.loads((build / "verify" / "report.json").read_text())
+    assert report["schema"] == 1
+    contract = StatefulRunner(build / "export" / "model.onnx").contract
+    assert report["targets"].keys() == spec.targets.keys()
+    for target in report["targets"].values():
+        assert target["passed"] is True
+        assert target["reset"]["passed"] is True
+        assert target["steps"] >= 32
+        assert len(target["per_step"]) == target["steps"]
+        assert {rollout["mode"] for rollout in target["rollouts"]} == {
+            "free-running",
+            "teacher-forced",
+        }
+        free = [rollout for rollout in target["rollouts"] if rollout["mode"] == "free-running"]
+        for rollout in free:
+            assert rollout["steps"] >= 32
+            assert {f"state {state.name}" for state in contract.states} <= rollout["tensors"].keys()
+            assert {value.name for value in contract.outputs} <= rollout["tensors"].keys()
+        for axis, range_ in spec.dynamic_axes.items():
+            sizes = {rollout["sizes"][axis] for rollout in free}
+            assert len(sizes) >= min(2, range_.max - range_.min + 1)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_shipped_specs_page_loads_nothing_from_elsewhere(built, name):
+    page = (built(name) / "report.html").read_text()
+    assert "PASSED" in page
+    assert not re.findall(r"(?:src|href)\s*=\s*[\"']?(?!#|data:)[^\"'\s>]+", page)
+    assert not re.findall(r"url\((?!['\"]?(?:#|data:))|@import|<script[^>]+src", page)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_shipped_specs_model_passes_the_full_check_at_the_opset_asked_for(built, name):
+    model = onnx.load(built(name) / "export" / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    assert opsets[""] == load_spec(CONFIGS[name]).export.opset
+    assert METADATA_KEY in {entry.key for entry in model.metadata_props}
+
+
+def test_the_lstm_keeps_a_dynamic_batch_and_time_in_inputs_and_states(built):
+    contract = StatefulRunner(built("lstm") / "targets" / "cpu" / "model.onnx").contract
+    axes = {axis.name: axis for axis in contract.axes}
+    assert axes["batch"].max >= 4 > axes["batch"].min
+    assert axes["time"].max > axes["time"].min
+    (x,) = contract.inputs
+    assert x.shape[:2] == ("batch", "time")
+    assert {state.name for state in contract.states} == {"h", "c"}
+    for state in contract.states:
+        assert "batch" in set().union(*(axes_of(dim) for dim in state.shape))
+    (output,) = contract.outputs
+    assert output.shape[0] == "batch"
+
+
+def test_the_counter_prints_what_the_readme_says(built):
+    runner = StatefulRunner(built("counter") / "targets" / "cpu" / "model.onnx")
+    x = {"x": np.array([[1.0, 2.0, 3.0]], np.float32)}
+    assert runner.run(x)["output"].tolist() == [[4.0, 5.0, 6.0]]
+    assert runner.run(x)["output"].tolist() == [[5.0, 6.0, 7.0]]
+    runner.reset()
+    assert runner.run(x)["output"].tolist() == [[4.0, 5.0, 6.0]]
+
+
+def test_models_built_in_two_folders_are_the_same_and_name_neither(tmp_path):
+    models = []
+    package = Path(stateful_pipeline.__file__).parent
+    for place in (tmp_path / "one", tmp_path / "elsewhere" / "two"):
+        shutil.copytree(package, place / "stateful_pipeline")
+        shutil.copytree(ROOT / "configs", place / "configs")
+        code = "import stateful_pipeline as s, sys; print(s.__file__, file=sys.stderr)\n"
+        code += "from stateful_pipeline.cli import main; main()"
+        call = ["run", "configs/lstm.yaml", "--to", "export", "--set", "mlflow.enabled=false"]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *call],
+            cwd=place,
+            env={**os.environ, "PYTHONPATH": str(place)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert str(place) in done.stderr  # it was this copy that ran
+        models.append((place / "build" / "lstm" / "export" / "model.onnx").read_bytes())
+    assert models[0] == models[1]
+    for part in (tmp_path, package, ROOT, Path(onnx.__file__).parents[1]):
+        assert str(part).encode() not in models[0]
+    assert b".py" not in models[0]
