@@ -11,7 +11,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
+import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -67,7 +69,7 @@ class Store:
         """The command that serves this store's UI, or None if a server does so already."""
         if self.is_http:
             return None
-        return f"mlflow ui --backend-store-uri {shlex.quote(self.uri)}"
+        return f"{_mlflow_program()} ui --backend-store-uri {shlex.quote(self.uri)}"
 
     def run_url(self, experiment_id: str, run_id: str) -> str:
         """Return the address of a run's page."""
@@ -187,3 +189,13 @@ def _file_lock(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _mlflow_program() -> str:
+    """Return ``mlflow`` as this environment's own can be called from the working directory."""
+    own = Path(sys.executable).with_name("mlflow")
+    found = shutil.which("mlflow")
+    if not own.exists() or (found is not None and Path(found) == own):
+        return "mlflow"
+    near = own.is_relative_to(Path.cwd())
+    return shlex.quote(str(own.relative_to(Path.cwd()) if near else own))
