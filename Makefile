@@ -67,6 +67,6 @@ train: $(READY) ## train the LSTM forecaster again (writes into stateful_pipelin
 bench: $(READY) ## run the benchmarks
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
-clean: ## remove what was built and the caches; keeps .venv and the MLflow store
+clean: ## remove build/, with the MLflow store in it, and the caches; keeps .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

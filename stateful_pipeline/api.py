@@ -199,7 +199,7 @@ def _wishes(
     module: nn.Module,
     plan: InputPlan,
 ) -> dict[str, Wish]:
-    wishes = {n: wish(n, declared, {}, _nowhere) for n, declared in parse_states(states).items()}
+    wishes = {n: wish(n, declared, _nowhere) for n, declared in parse_states(states).items()}
     inputs = {value.name for value in plan.inputs}
     tensors = {
         leaf.path: leaf.value for leaf in leaves(module) if isinstance(leaf.value, torch.Tensor)

@@ -32,6 +32,7 @@ from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, StateDef, Tensors, exact_kernels, put
+from stateful_pipeline.model.sizes import fixed_sizes
 from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.torch_internals import require_supported, symbolic_shapes
 from stateful_pipeline.model.tree import named_outputs
@@ -172,14 +173,17 @@ class _Dims:
 
     def __init__(self, axes: Sequence[Axis], least: int) -> None:
         self._dims = {
-            axis.name: Dim(axis.name, min=max(axis.min, least), max=axis.max) for axis in axes
+            axis.name: Dim(axis.name, min=max(axis.min, least), max=axis.max)
+            for axis in axes
+            if axis.min != axis.max
         }
+        self._fixed = fixed_sizes(axes)
 
     def of(self, shape: Shape, grows: frozenset[str] = frozenset()) -> dict[int, Any]:
         return {
             index: Dim.AUTO if dim in grows else self._dims[dim]
             for index, dim in enumerate(shape)
-            if isinstance(dim, str)
+            if isinstance(dim, str) and dim not in self._fixed
         }
 
 
@@ -188,10 +192,11 @@ def _symbols(program: Program, reference: Reference, plan: InputPlan) -> dict[st
     given, _ = program.user_nodes()
     shapes: list[tuple[str, Shape]] = [(state.name, state.shape) for state in reference.states]
     shapes += [(value.name, value.shape) for value in plan.inputs]
+    fixed = fixed_sizes(reference.axes)
     symbols: dict[str, str] = {}
     for node, (name, shape) in zip(given, shapes, strict=True):
         for dim, traced in zip(shape, node.meta["val"].shape, strict=True):
-            if not isinstance(dim, str):
+            if not isinstance(dim, str) or dim in fixed:
                 continue
             if isinstance(traced, int) or traced.node.expr.is_Integer:
                 raise StageError(

@@ -7,7 +7,7 @@ Order of precedence for an initial value: the declared ``init``, then what the m
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,11 +18,13 @@ from torch import nn
 from stateful_pipeline.contract import Axis, Shape
 from stateful_pipeline.errors import PipelineError, Place, SpecError, StateError
 from stateful_pipeline.model.axes import ShapeFinder, probe_sizes
-from stateful_pipeline.model.holders import children, holders, leaves
+from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import change_places
+from stateful_pipeline.model.modes import refuse_scripted, refuse_training
 from stateful_pipeline.model.observe import Observation, Tracked, observe
 from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors, module_raised
+from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
 
 OBSERVED_STEPS = 4
 
@@ -77,8 +79,8 @@ def discover(
         SpecError: A declared state is not there.
         StageError: The module itself raises.
     """
-    _refuse_scripted(module)
-    _refuse_training(module)
+    refuse_scripted(module)
+    refuse_training(module)
     try:
         return _discover(module, call, plan, axes, wishes)
     except StateError as error:
@@ -116,33 +118,9 @@ def _discover(
         {s.name: _initial(s, wishes.get(s.name), axes) for s in renamed},
     ).find()
     states = tuple(
-        replace(state, out_shape=wishes[state.name].out_shape) if state.name in wishes else state
-        for state in states
+        replace(state, out_shape=_out_shape(wishes.get(state.name), axes)) for state in states
     )
     return Discovery(Reference(module, states, call, axes, scratch), observation, ignored)
-
-
-def _refuse_scripted(module: nn.Module) -> None:
-    """Refuse what hides its state from Python: TorchScript modules and objects of C++ classes."""
-    for path, value in _opaque(module):
-        kind = "a ScriptModule" if isinstance(value, torch.jit.ScriptModule) else "a C++ object"
-        raise StateError(
-            f"is {kind}, whose state cannot be seen from Python; it is not supported yet",
-            attribute=path or type(module).__name__,
-            hint="use the nn.Module that it was made from",
-        )
-
-
-def _opaque(module: nn.Module) -> Iterator[tuple[str, object]]:
-    opaque = (torch.jit.ScriptModule, torch.ScriptObject)
-    if isinstance(module, opaque):
-        yield "", module
-    names = {id(inner): name for name, inner in module.named_modules()}
-    for holder in holders(module):
-        prefix = names.get(id(holder), "")
-        for key, value, _ in children(holder) or ():
-            if isinstance(value, opaque):
-                yield f"{prefix}.{key}" if prefix else key, value
 
 
 def places_of_changes(
@@ -170,22 +148,10 @@ def _calls(module: nn.Module, call: Call, steps: Sequence[Tensors]) -> Callable[
     return make
 
 
-def _refuse_training(module: nn.Module) -> None:
-    """Refuse layers whose training mode would change statistics or drop at random."""
-    for name, inner in module.named_modules():
-        if inner.training and isinstance(inner, nn.modules.batchnorm._NormBase):
-            if not inner.track_running_stats:
-                continue
-            what = "would update its running statistics"
-        elif inner.training and isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
-            what = "would drop elements at random"
-        else:
-            continue
-        raise StateError(
-            f"the {type(inner).__name__} is in training mode, in which it {what}",
-            attribute=name or type(inner).__name__,
-            hint="call module.eval() first",
-        )
+def _out_shape(wish: Wish | None, axes: Sequence[Axis]) -> Shape | None:
+    if wish is None or wish.out_shape is None:
+        return None
+    return fix_axes(wish.out_shape, fixed_sizes(axes))
 
 
 def observe_anew(
@@ -200,9 +166,11 @@ def observe_anew(
     def entry(inputs: Mapping[str, torch.Tensor]) -> Any:
         return call(module, inputs)
 
-    # Sizes first as the module's own states have them, then others.
-    tries = [{a.name: max(a.min, 1) for a in axes}, probe_sizes(axes)]
-    tries += [{a.name: a.opt or 2 for a in axes}]
+    # Sizes first as the module's own states have them, then others, then 1 where only they fit.
+    least = {axis.name: axis.min for axis in axes}
+    tries = [least, probe_sizes(axes), {a.name: a.opt or 2 for a in axes}]
+    tries += [{**least, axis.name: 1} for axis in axes if axis.min > 1]
+    tries += [dict.fromkeys(least, 1)]
     failure: Exception | None = None
     for sizes in tries:
         steps = [(given,) for given in plan.steps(sizes, 0, OBSERVED_STEPS)]

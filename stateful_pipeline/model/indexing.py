@@ -10,6 +10,9 @@ the tensor itself:
 for numbers, slices, ``None`` and ``...`` in ``a`` and ``b``, where d is the dimension that ``:``
 kept.  An index with other tensors or lists in it is left as it is.
 
+``x[:, i:j] = v`` takes as many positions from ``i`` on as ``v`` has there, by ``index_put_`` too;
+reading ``x[:, i:j]`` is left to the tracer, which refuses a shape that depends on a value.
+
 ``x[i]`` is a view in eager PyTorch and a copy here.  What is written to the copy in place, as in
 ``x[i].add_(v)``, is therefore written back to ``x`` at once.
 """
@@ -57,6 +60,12 @@ class TensorIndices(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Redirect ``Tensor.__getitem__`` and ``Tensor.__setitem__`` where it is needed."""
+        if func is torch.Tensor.__setitem__ and isinstance(args[2], torch.Tensor):
+            window = _window(args[0], args[1], args[2])
+            if window is not None:
+                torch.ops.aten.index_put_(*window, _fitted(args[2], window[0]))
+                self._write_back(args[0])
+                return None
         if func is torch.Tensor.__getitem__ or func is torch.Tensor.__setitem__:
             split = _split(args[0], args[1])
             if split is not None:
@@ -98,6 +107,37 @@ def _written(
     in_place = in_place or (name.startswith("__i") and name[3:-2] in _AUGMENTED)
     if in_place and args and isinstance(args[0], torch.Tensor):
         yield args[0]
+
+
+def _window(
+    tensor: torch.Tensor, index: Any, value: torch.Tensor
+) -> tuple[torch.Tensor, list[torch.Tensor | None]] | None:
+    """Return a view and the positions in it, where one slice of ``index`` starts at a tensor."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    moving = [i for i, item in enumerate(items) if _starts_at_tensor(item)]
+    if len(moving) != 1 or not all(_is_fixed(i) for n, i in enumerate(items) if n != moving[0]):
+        return None
+    start = items[moving[0]].start
+    items[moving[0]] = slice(None)
+    plain = _without_ellipsis(items, tensor.ndim)
+    before_ellipsis = Ellipsis not in items[: moving[0]]
+    at = moving[0] if before_ellipsis else moving[0] + len(plain) - len(items)
+    dim = sum(not isinstance(item, int | torch.SymInt) for item in plain[:at])
+    view = tensor if _keeps_all(tuple(plain)) else tensor[tuple(plain)]
+    if value.ndim < view.ndim - dim:
+        return None
+    length = value.shape[value.ndim - (view.ndim - dim)]
+    return view, [*[None] * dim, start.to(torch.int64) + torch.arange(length)]
+
+
+def _starts_at_tensor(item: object) -> bool:
+    return isinstance(item, slice) and _is_scalar_index(item.start) and item.step in (None, 1)
+
+
+def _is_fixed(item: object) -> bool:
+    """Whether ``item`` is a number, None, ``...`` or a slice with no tensor in it."""
+    bounds = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
+    return _is_plain(item) and not any(isinstance(bound, torch.Tensor) for bound in bounds)
 
 
 def _is_scalar_index(item: object) -> bool:
@@ -152,11 +192,15 @@ def _read(view: torch.Tensor, dims: Dims) -> torch.Tensor:
 def _write(view: torch.Tensor, dims: Dims, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         value = torch.tensor(value, dtype=view.dtype)
-    value = value.to(view.dtype)
     indices: list[torch.Tensor | None] = [None] * (dims[-1][0] + 1)
     for dim, index in dims:
         indices[dim] = index.to(torch.int64)
-    rank = view.ndim - len(dims)
+    torch.ops.aten.index_put_(view, indices, _fitted(value, view, view.ndim - len(dims)))
+
+
+def _fitted(value: torch.Tensor, view: torch.Tensor, rank: int | None = None) -> torch.Tensor:
+    """Return ``value`` in the dtype of ``view``, without leading 1s past ``rank``, or its own."""
+    rank = view.ndim if rank is None else rank
     while value.ndim > rank and value.shape[0] == 1:
         value = value.squeeze(0)
-    torch.ops.aten.index_put_(view, indices, value)
+    return value.to(view.dtype)

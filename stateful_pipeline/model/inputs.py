@@ -104,74 +104,77 @@ class Resampled:
         return (chosen.double() * scale).to(dtype)
 
 
-@dataclass(frozen=True)
 class Recorded:
     """Recorded steps; the first axis of ``array`` is the step.
 
-    Where the recording has size 1 along a named axis, it serves any size.  Along the *stream* axis
-    (the one named ``time``, else the last named one that is not the first axis) a chunk of t
-    samples takes the next t samples.  Along any other, row r starts a fixed fraction of the
-    recording later, so that rows differ.  The recording wraps around.
+    A recording serves any size of a named axis.  Along the *stream* axis (the one named ``time``,
+    else the last named one that is not the first axis) the steps are joined to one stream, and a
+    chunk of t samples takes the next t.  Along any other named axis, row r takes the recorded row
+    r; where there are fewer, they are used again, each time a fixed fraction of the recording
+    later, so that rows differ.  The recording wraps around; the seed chooses the step that it
+    starts from.
+
+    Args:
+        array: The recording, ``[steps, *shape]``.
+        shape: The shape of the input, with named axes.
+
+    Raises:
+        ContractError: The recording does not fit ``shape``.
     """
 
-    array: np.ndarray[Any, Any]
-    shape: Shape
-
-    def __post_init__(self) -> None:
-        if self.array.ndim != len(self.shape) + 1:
+    def __init__(self, array: np.ndarray[Any, Any], shape: Shape) -> None:
+        if array.ndim != len(shape) + 1:
             raise ContractError(
-                f"the recording has {self.array.ndim} dimensions; with the step as its first "
-                f"axis it needs {len(self.shape) + 1}"
+                f"the recording has {array.ndim} dimensions; with the step as its first "
+                f"axis it needs {len(shape) + 1}"
             )
-        for dim, size in zip(self.shape, self.array.shape[1:], strict=True):
+        for dim, size in zip(shape, array.shape[1:], strict=True):
             if isinstance(dim, int) and dim != size:
                 raise ContractError(f"the recording has size {size} where the input has {dim}")
+        if array.size == 0:
+            raise ContractError("the recording is empty")
+        named = [axis for axis, dim in enumerate(shape) if isinstance(dim, str)]
+        self._time = _stream_axis(shape, named)
+        self._rows = [axis for axis in named if axis != self._time]
+        self._chunk = 1 if self._time is None else array.shape[self._time + 1]
+        self._steps = len(array)
+        if self._time is not None:
+            # [steps, .., chunk, ..] -> [steps * chunk, .., 1, ..]
+            array = np.moveaxis(array, self._time + 1, 1)
+            array = array.reshape(-1, *array.shape[2:])
+            array = np.expand_dims(array, self._time + 1)
+        self._array = array
 
     def __call__(
         self, shape: tuple[int, ...], dtype: torch.dtype, step: int, generator: np.random.Generator
     ) -> torch.Tensor:
-        """Return the values of ``step``, or raise ContractError if ``shape`` cannot be served."""
-        free = [axis for axis, dim in enumerate(self.shape) if isinstance(dim, str)]
-        for axis in free:
-            size = self.array.shape[axis + 1]
-            if size not in (1, shape[axis]):
-                raise ContractError(
-                    f"the recording has size {size} along '{self.shape[axis]}'; "
-                    f"a rollout needs {shape[axis]}",
-                    hint="record with size 1 along dynamic axes",
-                )
-        free = [axis for axis in free if self.array.shape[axis + 1] == 1]
-        time = self._stream_axis(free)
-        offset = int(generator.integers(0, len(self.array)))
-        length = 1 if time is None else shape[time]
-        rows = [axis for axis in free if axis != time]
-        return torch.from_numpy(self._gather(shape, rows, time, offset + step * length)).to(dtype)
-
-    def _stream_axis(self, free: list[int]) -> int | None:
-        named = next((axis for axis in free if self.shape[axis] == "time"), None)
-        later = [axis for axis in free if axis > 0]
-        return named if named is not None else max(later, default=None)
-
-    def _gather(
-        self, shape: tuple[int, ...], rows: list[int], time: int | None, start: int
-    ) -> np.ndarray[Any, Any]:
-        total, rank = len(self.array), len(shape)
+        """Return the values of ``step`` for inputs of ``shape``."""
+        length = 1 if self._time is None else shape[self._time]
+        start = int(generator.integers(0, self._steps)) * self._chunk + step * length
+        total, rank = len(self._array), len(shape)
 
         def along(axis: int, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             return values.reshape([-1 if a == axis else 1 for a in range(rank)])
 
         sample = np.full((1,) * rank, start)
-        for axis in rows:
-            sample = sample + along(axis, np.arange(shape[axis]) * max(1, total // shape[axis]))
-        if time is not None:
-            sample = sample + along(time, np.arange(shape[time]))
-        served = {*rows, *(() if time is None else (time,))}
-        inside = [
-            along(axis, np.zeros(1, int) if axis in served else np.arange(shape[axis]))
-            for axis in range(rank)
-        ]
-        picked: np.ndarray[Any, Any] = self.array[(sample % total, *inside)]
-        return np.array(np.broadcast_to(picked, shape))
+        inside = [along(axis, np.arange(shape[axis])) for axis in range(rank)]
+        for axis in self._rows:
+            recorded = self._array.shape[axis + 1]
+            turns = -(-shape[axis] // recorded)
+            row = np.arange(shape[axis])
+            sample = sample + along(axis, row // recorded * max(1, total // turns))
+            inside[axis] = along(axis, row % recorded)
+        if self._time is not None:
+            sample = sample + along(self._time, np.arange(length))
+            inside[self._time] = along(self._time, np.zeros(1, int))
+        picked: np.ndarray[Any, Any] = self._array[(sample % total, *inside)]
+        return torch.from_numpy(np.array(np.broadcast_to(picked, shape))).to(dtype)
+
+
+def _stream_axis(shape: Shape, named: Sequence[int]) -> int | None:
+    if "time" in shape:
+        return shape.index("time")
+    return max((axis for axis in named if axis > 0), default=None)
 
 
 class InputPlan:

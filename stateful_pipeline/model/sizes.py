@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from stateful_pipeline.contract import Axis
+from stateful_pipeline.contract import Axis, Shape
 
 MAX_CORNERS = 8
 
@@ -26,6 +26,16 @@ def corner_sizes(axes: Sequence[Axis]) -> list[dict[str, int]]:
     sets += [dict(corner) for corner in itertools.islice(mixed, 1, 64)]
     unique = list({tuple(sizes.items()): sizes for sizes in sets}.values())
     return unique[:MAX_CORNERS]
+
+
+def fixed_sizes(axes: Sequence[Axis]) -> dict[str, int]:
+    """Return the axes that have one size (min = max), with it."""
+    return {axis.name: axis.min for axis in axes if axis.min == axis.max}
+
+
+def fix_axes(shape: Shape, fixed: Mapping[str, int]) -> Shape:
+    """Return ``shape`` with the axes in ``fixed`` as numbers."""
+    return tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
 
 
 def usual_sizes(axes: Sequence[Axis]) -> dict[str, int]:

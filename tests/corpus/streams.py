@@ -441,3 +441,19 @@ class ElmanBothWays(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y, self.h = self.rnn(x, self.h)
         return y
+
+
+@stream((1, 2, 3), dynamic={"x": {0: "batch", 1: "time"}}, steps=7)
+class CacheWrittenBySlice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 64, 3))
+        self.register_buffer("pos", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        end = self.pos + x.shape[1]
+        self.cache[:, self.pos : end] = x
+        self.pos = end
+        live = torch.arange(64) < self.pos
+        scores = (x @ self.cache.transpose(1, 2)).masked_fill(~live, float("-inf"))
+        return torch.softmax(scores, -1) @ self.cache

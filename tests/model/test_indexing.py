@@ -136,3 +136,53 @@ def test_indices_that_are_not_plain_are_left_to_torch() -> None:
         expected = x[index]
         with TensorIndices():
             assert torch.equal(x[index], expected)
+
+
+@st.composite
+def windows(draw):
+    """A shape, an index with one slice that starts at a tensor, and how long that slice is."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    dim = draw(st.integers(0, len(shape) - 1))
+    start = draw(st.integers(0, shape[dim] - 1))
+    length = draw(st.integers(1, shape[dim] - start))
+    index = []
+    for size in shape[:dim]:
+        if draw(st.integers(0, 4)) == 0:
+            index.append(None)
+        index.append(draw(st.sampled_from([slice(None), 0, -1, slice(0, size)])))
+    if draw(st.booleans()) and all(item == slice(None) for item in index):
+        index = [...] if draw(st.booleans()) and dim == len(shape) - 1 else index
+    position = torch.tensor(start)
+    stop = draw(st.sampled_from([position + length, start + length]))
+    index.append(slice(position, stop))
+    return shape, tuple(index)
+
+
+@settings(max_examples=300, deadline=None)
+@given(windows(), st.booleans())
+def test_writing_a_window_that_starts_at_a_tensor_equals_eager(case, extra: bool) -> None:
+    shape, index = case
+    x, y = torch.zeros(shape), torch.zeros(shape)
+    target = x[index].shape
+    value = torch.arange(1.0, target.numel() + 1).reshape((1, *target) if extra else target)
+    x[index] = value
+    with TensorIndices():
+        y[index] = value
+    assert torch.equal(x, y)
+
+
+class Window(nn.Module):
+    def forward(self, x: torch.Tensor, at: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        with TensorIndices():
+            x[:, at : at + v.shape[1]] = v
+            x[0, at + 1 : at + 2] = 9.0 * v[0, :1]
+        return x
+
+
+def test_a_graph_follows_a_window_that_moves() -> None:
+    x, v = torch.zeros(2, 8), torch.arange(1.0, 7).reshape(2, 3)
+    program = torch.export.export(Window(), (x, torch.tensor(0), v)).module()
+    for at in range(5):
+        given = (x, torch.tensor(at), v)
+        assert torch.equal(program(*given), Window()(*given)), at

@@ -102,7 +102,27 @@ def test_a_recording_that_does_not_fit_is_refused(array, shape, said: str) -> No
         Recorded(array, shape)
 
 
-def test_a_recording_of_one_batch_serves_no_other() -> None:
-    made = plan(("batch", 2), Recorded(np.zeros((5, 3, 2)), ("batch", 2)))
-    with pytest.raises(ContractError, match="size 3 along 'batch'"):
-        made.step({"batch": 2}, 0, 0)
+def test_recorded_rows_are_used_again_later_where_more_are_wanted() -> None:
+    array = np.arange(30.0).reshape(10, 3, 1)  # row r at step n holds 3 n + r
+    made = plan(("batch", 1), Recorded(array, ("batch", 1)))
+    x = made.step({"batch": 6}, 0, 0)["x"].flatten()
+    assert (x % 3).tolist() == [0, 1, 2, 0, 1, 2]
+    assert len(set(x.tolist())) == 6
+
+
+def test_recorded_chunks_are_one_stream_for_chunks_of_any_size() -> None:
+    array = np.arange(12.0).reshape(3, 1, 4, 1)  # three steps of four samples
+    made = plan(("batch", "time", 1), Recorded(array, ("batch", "time", 1)))
+    read = torch.cat([made.step({"batch": 1, "time": 5}, 0, n)["x"].flatten() for n in range(3)])
+    start = int(read[0])
+    assert start % 4 == 0
+    assert read.tolist() == [float((start + n) % 12) for n in range(15)]
+
+
+def test_a_recording_of_the_sizes_wanted_is_played_step_by_step() -> None:
+    array = np.arange(24.0).reshape(3, 2, 4, 1)
+    made = plan(("batch", "time", 1), Recorded(array, ("batch", "time", 1)))
+    played = [made.step({"batch": 2, "time": 4}, 0, n)["x"].numpy() for n in range(3)]
+    first = next(n for n in range(3) if np.array_equal(array[n], played[0]))
+    for n in range(3):
+        assert np.array_equal(played[n], array[(first + n) % 3])

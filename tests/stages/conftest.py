@@ -70,7 +70,7 @@ benchmark: {steps: 20, warmup: 2}
 
 @pytest.fixture
 def run_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Artifacts]:
-    """Return a function: overrides of the usual spec, one a line, and the last stage -> artifacts."""
+    """Return a function of overrides of the usual spec, one a line, and of the last stage."""
     monkeypatch.chdir(tmp_path)  # paths in overrides are relative to it
 
     def run(changes: str = "", *, last: str = "benchmark", spec: str = SPEC) -> Artifacts:

@@ -21,6 +21,7 @@ from stateful_pipeline.errors import SpecError, StateError
 from stateful_pipeline.model.arrays import dtype_name, to_numpy
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import StateDef
+from stateful_pipeline.model.sizes import fixed_sizes
 
 INLINE_LIMIT = 64 * 1024
 """Initial values of more bytes than this go to a sidecar file."""
@@ -39,6 +40,8 @@ def build_contract(
     count = len(states)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     described = []
+    fixed = fixed_sizes(axes)
+    axes = [axis for axis in axes if axis.name not in fixed]
     for state, before, after in zip(states, given[:count], made[len(made) - count :], strict=True):
         shape = program.shape(before.meta["val"])
         out_shape = program.shape(after.meta["val"])
@@ -50,7 +53,7 @@ def build_contract(
                 dtype=_checked_dtype(state),
                 shape=shape,
                 out_shape=out_shape if out_shape != shape else None,
-                init=_initial(state, sidecar, outside),
+                init=_initial(state, fixed, sidecar, outside),
                 attribute=state.paths[0],
                 exercised=state.exercised,
             )
@@ -83,8 +86,13 @@ def _checked_dtype(state: StateDef) -> str:
     return name
 
 
-def _initial(state: StateDef, sidecar: str, outside: dict[str, np.ndarray[Any, Any]]) -> Initial:
-    array = to_numpy(state.initial)
+def _initial(
+    state: StateDef,
+    fixed: Mapping[str, int],
+    sidecar: str,
+    outside: dict[str, np.ndarray[Any, Any]],
+) -> Initial:
+    array = to_numpy(state.initial_at(fixed))
     inline = Initial.inline(array)
     if inline.kind == "zeros" or array.nbytes <= INLINE_LIMIT:
         return inline

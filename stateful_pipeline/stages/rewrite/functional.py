@@ -113,9 +113,10 @@ def _check_states(program: Program, states: tuple[StateDef, ...]) -> None:
                 place=node_place(node),
                 hint="correct `out_shape`, or leave it out",
             )
-        if not state.grows and shape != tuple(state.shape):
+        given_shape = program.shape(old)
+        if not state.grows and shape != given_shape:
             raise StateError(
-                f"its shape is {_text(state.shape)} before a call and {_text(shape)} after it",
+                f"its shape is {_text(given_shape)} before a call and {_text(shape)} after it",
                 attribute=state.name,
                 place=node_place(node),
                 hint="declare its shape under `states`, with `out_shape` if it grows",

@@ -13,7 +13,7 @@ from stateful_pipeline.model.inputs import Input, InputPlan, Recorded, Sampler, 
 from stateful_pipeline.model.subject import Subject, keyword_call
 from stateful_pipeline.spec import InputSpec, Spec
 from stateful_pipeline.stages.script.source import construct
-from stateful_pipeline.stages.script.wishes import fix_axes, read_array, wish
+from stateful_pipeline.stages.script.wishes import read_array, wish
 
 
 def prepare(spec: Spec) -> Subject:
@@ -24,20 +24,15 @@ def prepare(spec: Spec) -> Subject:
         SpecError: The inputs do not fit its entry point, or a data file cannot be read.
     """
     module = construct(spec)
-    fixed = {name: axis.min for name, axis in spec.dynamic_axes.items() if axis.min == axis.max}
     axes = tuple(
-        Axis(name, axis.min, axis.opt, axis.max)
-        for name, axis in spec.dynamic_axes.items()
-        if name not in fixed
+        Axis(name, axis.min, axis.opt, axis.max) for name, axis in spec.dynamic_axes.items()
     )
     constants = {name: value.value for name, value in spec.inputs.items() if value.is_fixed}
     _check_parameters(spec, module)
     inputs = [
-        _input(spec, name, value, fixed)
-        for name, value in spec.inputs.items()
-        if not value.is_fixed
+        _input(spec, name, value) for name, value in spec.inputs.items() if not value.is_fixed
     ]
-    wishes = {name: wish(name, state, fixed, spec.place) for name, state in spec.states.items()}
+    wishes = {name: wish(name, state, spec.place) for name, state in spec.states.items()}
     call = keyword_call(constants, spec.source.method)
     return Subject(module, InputPlan(inputs), axes, call, wishes)
 
@@ -69,8 +64,8 @@ def _check_parameters(spec: Spec, module: torch.nn.Module) -> None:
             )
 
 
-def _input(spec: Spec, name: str, value: InputSpec, fixed: dict[str, int]) -> Input:
-    shape = fix_axes(tuple(value.shape or ()), fixed)
+def _input(spec: Spec, name: str, value: InputSpec) -> Input:
+    shape = tuple(value.shape or ())
     dtype = getattr(torch, value.dtype)
     sampler: Sampler = Uniform(value.low, value.high)
     if value.data is not None:

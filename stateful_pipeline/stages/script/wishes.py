@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from stateful_pipeline.contract import Shape
 from stateful_pipeline.errors import Place, SpecError
 from stateful_pipeline.model.discover import Wish
 from stateful_pipeline.spec import InitFile, InitValue, StateSpec
 
 
-def fix_axes(shape: Shape, fixed: Mapping[str, int]) -> Shape:
-    """Return ``shape`` with the axes in ``fixed`` (those with one size) as numbers."""
-    return tuple(fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
-
-
 def wish(
     name: str,
     state: StateSpec,
-    fixed: Mapping[str, int],
     place: Callable[[str], Place | None],
 ) -> Wish:
     """Return what ``state`` declares, its file read.
@@ -29,7 +22,6 @@ def wish(
     Args:
         name: The state's name.
         state: The declaration.
-        fixed: Axes that have one size.
         place: Gives the place of a key, for messages.
 
     Raises:
@@ -41,8 +33,8 @@ def wish(
     elif isinstance(value, InitFile):
         key = f'states["{name}"].init'
         value = read_array(str(value.file), value.key, key, place(key))
-    shape = None if state.shape is None else fix_axes(tuple(state.shape), fixed)
-    out_shape = None if state.out_shape is None else fix_axes(tuple(state.out_shape), fixed)
+    shape = None if state.shape is None else tuple(state.shape)
+    out_shape = None if state.out_shape is None else tuple(state.out_shape)
     return Wish(shape, out_shape, state.dtype, value, state.ignore)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stateful_pipeline.errors import SourceError, SpecError, StateError
+from stateful_pipeline.errors import SourceError, SpecError
 
 BAD_CLASS = 'source.file="model.py:{}"'
 
@@ -75,12 +75,23 @@ def test_a_fixed_argument_is_a_constant_of_the_graph(run_stages) -> None:
 
 def test_an_axis_of_one_size_is_fixed(run_stages) -> None:
     fixed = "dynamic_axes.batch={min: 2, opt: 2, max: 2}"
-    with pytest.raises(StateError, match="size 1 along dimension 0") as caught:
-        run_stages(fixed, last="export")
-    assert "init: zeros" in caught.value.hint
-    artifacts = run_stages(f"{fixed}\nstates.h={{shape: [batch, 3], init: zeros}}", last="export")
-    assert artifacts.contract.axes == ()
-    assert artifacts.contract.inputs[0].shape == (2, 3)
+    for declared in ("", "\nstates.h={shape: [batch, 3], init: zeros}"):
+        artifacts = run_stages(f"{fixed}{declared}", last="export")
+        assert artifacts.contract.axes == ()
+        assert artifacts.contract.inputs[0].shape == (2, 3)
+        assert artifacts.contract.state("h").shape == (2, 3)
+
+
+def test_an_initial_value_is_expanded_along_an_axis_of_one_size(run_stages) -> None:
+    fixed = "dynamic_axes.batch={min: 2, opt: 2, max: 2}\nsource.reset=reset_states"
+    artifacts = run_stages(fixed, last="export")
+    start = artifacts.contract.state("h").initial({}, artifacts.folder)
+    assert start.tolist() == [[2.0] * 3] * 2
+
+
+def test_an_axis_that_never_is_one_leaves_the_models_own_size_to_be_found(run_stages) -> None:
+    artifacts = run_stages("dynamic_axes.batch={min: 3, opt: 4, max: 8}", last="export")
+    assert artifacts.contract.state("h").shape == ("batch", 3)
 
 
 def test_recorded_input_is_used(run_stages, tmp_path) -> None:
