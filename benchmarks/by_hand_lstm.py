@@ -1,4 +1,4 @@
-"""What one would write without this project: export the LSTM forecaster with its states passed by hand.
+"""What one would write without this project: the LSTM forecaster, its states passed by hand.
 
 Constructs the model, exports it with ``torch.onnx.export``, opens a session, and checks the very
 steps that ``pipeline run configs/lstm.yaml`` checks: free-running over the held-out recording, at
@@ -33,6 +33,7 @@ class Explicit(nn.Module):
         self.lstm, self.head = model.lstm, model.head
 
     def forward(self, x, h, c):
+        """Return the forecast and the states after it."""
         y, (h, c) = self.lstm(x, (h, c))
         return self.head(y), h, c
 
