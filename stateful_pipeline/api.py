@@ -20,6 +20,7 @@ from stateful_pipeline.model.discover import Wish
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
 from stateful_pipeline.model.reference import Call
+from stateful_pipeline.model.schedule import schedules
 from stateful_pipeline.model.sizes import corner_sizes
 from stateful_pipeline.model.subject import Subject, positional_call
 from stateful_pipeline.spec import MAX_OPSET, MIN_OPSET, is_axis, parse_states
@@ -27,9 +28,11 @@ from stateful_pipeline.stages.export.export import export_program
 from stateful_pipeline.stages.rewrite.equality import check_equal
 from stateful_pipeline.stages.rewrite.functional import make_functional
 from stateful_pipeline.stages.script.wishes import wish
+from stateful_pipeline.stages.verify.draft import check_draft
 
 DEFAULT_OPSET = 20
 CHECKED_STEPS = 4
+CHECKED_CORNERS = 3
 
 
 def export_onnx(
@@ -48,9 +51,12 @@ def export_onnx(
     """Write ``module`` as an ONNX model whose states are inputs and outputs.
 
     State ``h`` becomes graph input ``h_in`` and graph output ``h_out``; the contract inside the
-    file says so, and :class:`~stateful_pipeline.runtime.StatefulRunner` needs nothing else.  The
-    rewritten program is compared with eager PyTorch over free-running steps before anything is
-    written.
+    file says so, and :class:`~stateful_pipeline.runtime.StatefulRunner` needs nothing else.
+
+    Before anything is put in place, the rewritten program and then the ONNX model, in a
+    ``StatefulRunner``, are compared with eager PyTorch over free-running steps, at several sizes of
+    the dynamic axes and with chunks of changing size.  A dimension of an output whose size depends
+    on values (``nonzero``, ``unique``) gets an axis of its own in the contract, as ``output_0``.
 
     Args:
         module: The module, in eval mode; it is left exactly as it was.  Or an ``ExportedProgram``.
@@ -72,7 +78,8 @@ def export_onnx(
 
     Raises:
         StateError: A state would be lost; with attribute, file and line where they are known.
-        StageError: A stage failed: the module cannot be captured, or has no ONNX form.
+        StageError: A stage failed: the module cannot be captured, has no ONNX form, or what the
+            exporter wrote is not equal to eager PyTorch.
         SpecError: The arguments do not fit together.
     """
     if isinstance(module, torch.jit.ScriptModule):
@@ -91,16 +98,20 @@ def export_onnx(
     names = captured.outputs
     if output_names is not None:
         names = _checked_outputs(output_names, names)
-    program = make_functional(captured, discovery.reference.states)
-    sizes = corner_sizes(axes)[:3]
-    check_equal(program, discovery.reference, plan, sizes[:2], CHECKED_STEPS)
+    reference = discovery.reference
+    program = make_functional(captured, reference.states)
+    sizes = corner_sizes(axes)[:CHECKED_CORNERS]
+    check_equal(program, reference, plan, sizes[:2], CHECKED_STEPS)
+    program = program.with_outputs(names)
+    rollouts = schedules(axes, reference.states, CHECKED_CORNERS)
     return export_program(
-        program.with_outputs(names),
-        discovery.reference,
+        program,
+        reference,
         plan,
         Path(path),
         opset=opset or DEFAULT_OPSET,
         sizes=sizes,
+        check=lambda draft: check_draft(draft, program, reference, plan, rollouts),
     ).contract
 
 

@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.errors import SpecError
+from stateful_pipeline.foreign import no_room, write_error
 from stateful_pipeline.stages.files import sha256
+
+STAGE = "build folder"
+"""What an error is called that comes before any stage."""
 
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
@@ -32,6 +36,7 @@ def new_build(out: Path, name: str) -> Path:
 
     Raises:
         SpecError: ``<out>/<name>`` is in the way, or nothing can be written there.
+        StageError: The disk is full.
     """
     link = out / name
     if link.exists() and not link.is_symlink():
@@ -43,6 +48,8 @@ def new_build(out: Path, name: str) -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
+        if no_room(error):
+            raise write_error(error, STAGE, folder) from error
         raise SpecError(f"cannot write to {out}: {error}", hint="choose another --out") from error
     return folder
 
@@ -62,6 +69,16 @@ def switch(folder: Path) -> Path:
     return link
 
 
+def status_of_linked(link: Path) -> str | None:
+    """Return the status of the build that ``link`` points at; None if there is none to be read."""
+    try:
+        manifest = json.loads((link / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    status = manifest.get("status") if isinstance(manifest, dict) else None
+    return None if status is None else str(status)
+
+
 def earlier_builds(out: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield earlier builds that reached their end, newest first, with their manifests."""
     folder = (out / ".builds" / name).absolute()
@@ -72,7 +89,7 @@ def earlier_builds(out: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]
         if manifest.is_file():
             try:
                 yield build, json.loads(manifest.read_text(encoding="utf-8"))
-            except ValueError:
+            except (OSError, ValueError):
                 continue  # not one of ours, or damaged: there is nothing in it to reuse
 
 
@@ -112,7 +129,10 @@ def reuse(
 
 
 def _as_they_were(build: Path, files: dict[str, str]) -> bool:
-    return all((build / p).is_file() and sha256(build / p) == d for p, d in files.items())
+    try:
+        return all((build / p).is_file() and sha256(build / p) == d for p, d in files.items())
+    except OSError:
+        return False  # what cannot be read cannot be reused
 
 
 def file_digests(folder: Path, without: Sequence[str] = ()) -> dict[str, str]:

@@ -1,13 +1,4 @@
-"""The command line: parse, call, print.  The only place with exit codes.
-
-===  =====================================================================
-0    done, and equal
-1    not equal, or a gate missed
-2    the spec or the call is wrong, or the model cannot be found or constructed
-3    a stage failed, or the model was refused
-4    a required target is not available here, or could not be checked
-130  interrupted
-===  =====================================================================
+"""The command line: parse, call, print, exit with one of the codes of :mod:`.outcome`.
 
 Nothing heavy is imported before a command needs it.
 """
@@ -15,40 +6,24 @@ Nothing heavy is imported before a command needs it.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
-from stateful_pipeline.errors import PipelineError, SpecError, TargetError
+from stateful_pipeline.errors import PipelineError, SpecError
+from stateful_pipeline.outcome import Exit, code_of, line_without_build, worst
+from stateful_pipeline.signals import as_interrupts, forget
 
 if TYPE_CHECKING:
-    from stateful_pipeline.runner import Outcome
     from stateful_pipeline.spec.job import Planned
     from stateful_pipeline.terminal import Terminal
 
-
-class Exit(IntEnum):
-    """What the process ends with."""
-
-    DONE = 0
-    UNEQUAL = 1
-    WRONG = 2
-    FAILED = 3
-    UNAVAILABLE = 4
-    INTERRUPTED = 130
-
-
-_WORST_FIRST = (Exit.INTERRUPTED, Exit.FAILED, Exit.WRONG, Exit.UNEQUAL, Exit.UNAVAILABLE)
 
 app = typer.Typer(
     name="pipeline",
@@ -103,57 +78,59 @@ def run(
     ] = False,
 ) -> None:
     """Run all stages for all targets: script, rewrite, export, build, verify, benchmark, log."""
-    from stateful_pipeline.terminal import Terminal
-
-    terminal = Terminal(sys.stderr if as_json else sys.stdout)
-    asked = _Asked(terminal, targets, first, last, out, force)
     codes: list[Exit] = []
     for path in specs:
-        for code, line in _run_file(path, overrides, asked):
+        runs = _run_file(path, overrides, _Asked(targets, first, last, out, force, as_json))
+        for code, line in runs:
             codes.append(code)
             if as_json:
                 _print_line(line)
         if Exit.INTERRUPTED in codes:
             break
-    raise typer.Exit(_worst(codes))
+    raise typer.Exit(worst(codes))
 
 
 @dataclass(frozen=True)
 class _Asked:
     """What the call says about every spec that it runs."""
 
-    terminal: Terminal
     targets: Sequence[str]
     first: str
     last: str
     out: Path
     force: bool
+    as_json: bool
 
 
 def _run_file(
     path: Path, overrides: Sequence[str], asked: _Asked
 ) -> Iterator[tuple[Exit, dict[str, Any]]]:
     """Run what ``path``, a spec or a job, asks for; yield exit code and JSON of each run."""
-    from stateful_pipeline.spec import plan_runs
-
     try:
+        from stateful_pipeline.spec import plan_runs
+        from stateful_pipeline.terminal import Terminal
+
+        terminal = Terminal(sys.stderr if asked.as_json else sys.stdout)
         for planned in plan_runs(path, overrides):
-            code, line = _run_one(planned, asked)
+            code, line = _run_one(planned, asked, terminal)
             yield code, line
             if code is Exit.INTERRUPTED:
                 return
     except PipelineError as error:
         _print_error(error)
-        yield _no_outcome(path, _code_of(error), str(error))
-    except KeyboardInterrupt:
+        yield _no_outcome(path, error)
+    except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
-        yield _no_outcome(path, Exit.INTERRUPTED, "interrupted")
+        yield _no_outcome(path, interrupt)
 
 
-def _no_outcome(path: Path, code: Exit, error: str) -> tuple[Exit, dict[str, Any]]:
+def _no_outcome(path: Path, error: BaseException) -> tuple[Exit, dict[str, Any]]:
     """Return the code and the line of a run that came to no build."""
-    status = {Exit.WRONG: "wrong", Exit.INTERRUPTED: "interrupted"}.get(code, "failed")
-    return code, {"spec": str(path), "status": status, "exit_code": int(code), "error": error}
+    code = code_of(error)
+    text = str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
+    if code is Exit.INTERRUPTED:
+        text = "interrupted"
+    return code, line_without_build(path, code, text)
 
 
 def _print_line(line: dict[str, Any]) -> None:
@@ -161,15 +138,14 @@ def _print_line(line: dict[str, Any]) -> None:
     try:
         print(json.dumps(line), flush=True)
     except BrokenPipeError:
-        _forget_stdout()
+        forget(sys.stdout)
 
 
-def _run_one(planned: Planned, asked: _Asked) -> tuple[Exit, dict[str, Any]]:
+def _run_one(planned: Planned, asked: _Asked, terminal: Terminal) -> tuple[Exit, dict[str, Any]]:
     """Run one spec; return its exit code and its line of JSON."""
     from stateful_pipeline.spec import check_spec
     from stateful_pipeline.stages.log import LogWorker
 
-    terminal = asked.terminal
     worker: LogWorker | None = None
     try:
         spec = planned.load()
@@ -193,78 +169,17 @@ def _run_one(planned: Planned, asked: _Asked) -> tuple[Exit, dict[str, Any]]:
         )
     except PipelineError as error:
         _print_error(error)
-        return _no_outcome(planned.path, _code_of(error), str(error))
+        return _no_outcome(planned.path, error)
     except Exception as error:  # noqa: BLE001 - a fault in one spec must not stop the others
         _print_fault(error)
-        return _no_outcome(planned.path, Exit.FAILED, f"{type(error).__name__}: {error}")
+        return _no_outcome(planned.path, error)
     finally:
         if worker is not None:
             worker.close()
     if _State.debug and outcome.error is not None:
         traceback.print_exception(outcome.error, file=sys.stderr)
     terminal.verdict(outcome)
-    code = _outcome_code(outcome)
-    return code, _line(planned.path, outcome, code)
-
-
-def _line(path: Path, outcome: Outcome, code: Exit) -> dict[str, Any]:
-    targets = {
-        name: {
-            "passed": target.passed,
-            "owed": target.owed,
-            "error": None if target.error is None else str(target.error),
-            "steps": (target.verify or {}).get("steps"),
-            "max_abs_error": _finite((target.verify or {}).get("max_abs_error")),
-            "p50_ms": (target.benchmark or {}).get("p50_ms"),
-        }
-        for name, target in outcome.targets.items()
-    }
-    return {
-        "spec": str(path),
-        "name": outcome.name,
-        "status": outcome.status,
-        "exit_code": int(code),
-        "build": str(outcome.link.absolute() if outcome.link else outcome.folder),
-        "error": None if outcome.error is None else str(outcome.error),
-        "stages": {name: stage["status"] for name, stage in outcome.stages.items()},
-        "targets": targets,
-        "missed_gates": outcome.missed,
-        "mlflow": None if outcome.log is None else outcome.log.url,
-    }
-
-
-def _finite(value: float | None) -> float | str | None:
-    return value if value is None or abs(value) < float("inf") else str(value)
-
-
-def _code_of(error: BaseException) -> Exit:
-    if isinstance(error, SpecError):
-        return Exit.WRONG
-    if isinstance(error, TargetError):
-        return Exit.UNAVAILABLE
-    return Exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
-
-
-def _outcome_code(outcome: Outcome) -> Exit:
-    match outcome.status:
-        case "passed" | "built":
-            return Exit.DONE
-        case "interrupted":
-            return Exit.INTERRUPTED
-        case "owed":
-            return Exit.UNAVAILABLE
-        case "refused":
-            return Exit.FAILED
-    if outcome.error is not None:
-        code = _code_of(outcome.error)
-        unequal = any(target.passed is False for target in outcome.targets.values())
-        unequal = unequal or bool(outcome.missed)
-        return Exit.UNEQUAL if code is Exit.UNAVAILABLE and unequal else code
-    return Exit.UNEQUAL
-
-
-def _worst(codes: Sequence[Exit]) -> Exit:
-    return next((code for code in _WORST_FIRST if code in codes), Exit.DONE)
+    return outcome.exit_code, outcome.line(planned.path)
 
 
 @app.command()
@@ -311,10 +226,10 @@ def check(
                     prepare(spec)
         except PipelineError as error:
             _print_error(error)
-            codes.append(_code_of(error))
+            codes.append(code_of(error))
             continue
         print(f"{path}: good")
-    raise typer.Exit(_worst(codes))
+    raise typer.Exit(worst(codes))
 
 
 @app.command()
@@ -367,23 +282,20 @@ def _print_error(error: PipelineError) -> None:
         traceback.print_exception(error, file=sys.stderr)
 
 
-def _print_fault(error: Exception) -> None:
+def _print_fault(error: BaseException) -> None:
     sys.stdout.flush()
     print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
     if _State.debug:
         traceback.print_exception(error, file=sys.stderr)
+    elif isinstance(error, OSError):
+        print("  the system refused this; --debug shows where", file=sys.stderr)
     else:
         print("  this is a fault of stateful-pipeline; --debug shows where", file=sys.stderr)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM, which schedulers send, as Ctrl-C: stages clean up after themselves."""
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; every error becomes a message and an exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    as_interrupts()
     try:
         result = app(args=arguments, standalone_mode=False)
         sys.exit(int(result or 0))
@@ -396,18 +308,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(Exit.INTERRUPTED)
     except PipelineError as error:
         _print_error(error)
-        sys.exit(_code_of(error))
+        sys.exit(code_of(error))
     except BrokenPipeError:
-        _forget_stdout()
+        forget(sys.stdout)
         sys.exit(Exit.DONE)
     except Exception as error:  # noqa: BLE001 - the one boundary: no bare traceback reaches a user
         _print_fault(error)
         sys.exit(Exit.FAILED)
-
-
-def _forget_stdout() -> None:
-    """Send the rest nowhere: who read it has gone, and Python would complain on its way out."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

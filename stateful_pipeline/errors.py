@@ -10,8 +10,8 @@
     ├── TargetError               a runtime, provider or device is not available here (target)
     └── ContractError             an array, a state or a file does not fit the contract
 
-Exit codes are decided in ``cli.py``, not here.  Foreign exceptions are translated where they are
-caught, with ``raise ... from``.
+Exit codes are decided in ``outcome.py``, not here.  Foreign exceptions are translated where they
+are caught, with ``raise ... from``.
 """
 
 from __future__ import annotations

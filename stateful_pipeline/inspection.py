@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from stateful_pipeline.errors import PipelineError, Place, StateError
+from stateful_pipeline.foreign import stage_error
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.capture import capture
 from stateful_pipeline.model.discover import Discovery
@@ -52,8 +53,18 @@ def inspect_spec(spec: Spec) -> Inspection:
 
     Raises:
         SpecError: The spec or its source is wrong.
+        StageError: The model's code raised something.
     """
     subject = prepare(spec)
+    try:
+        return _inspect(subject)
+    except (PipelineError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the user's code may raise anything
+        raise stage_error(error, "inspect") from error
+
+
+def _inspect(subject: Subject) -> Inspection:
     name = type(subject.module).__name__
     try:
         discovery = subject.discover()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.builds import SPEC, reuse
 from stateful_pipeline.errors import SpecError
 from stateful_pipeline.runtime import StatefulRunner
+from stateful_pipeline.spot_check import SpotCheck
 from stateful_pipeline.stages.artifacts import Artifacts
 
 FRONT = ("script", "rewrite", "export")
@@ -30,34 +32,64 @@ FOLDERS = {
 """Stage to the folder of a build that it writes."""
 
 
-def take_over(artifacts: Artifacts, out: Path, key: str, stages: Sequence[str]) -> bool:
-    """Copy what ``stages`` made from the newest build that fits; say whether there is one.
+@dataclass(frozen=True)
+class Taken:
+    """What became of the search for an earlier build.
+
+    Attributes:
+        build: The build that was taken over; None if there is none that fits.
+        why_not: What else is wrong with the newest one that should have fitted, in words.
+    """
+
+    build: Path | None = None
+    why_not: str | None = None
+
+
+def take_over(artifacts: Artifacts, out: Path, key: str, stages: Sequence[str]) -> Taken:
+    """Copy what ``stages`` made from the newest build that fits.
+
+    A key cannot know of all that decides what a module does: a file or a variable of the
+    environment that ``forward`` reads, say.  So the model of a build that fits by its key is run
+    beside the module, too.
 
     Args:
         artifacts: This run's; filled as the stages would have filled them.
         out: The output folder.
         key: This run's reuse key.
         stages: :data:`FRONT`, or more.
+
+    Raises:
+        OSError: The files of a build that fits cannot be read or copied.
     """
-    found = reuse(
-        out,
-        artifacts.spec.name,
-        [FOLDERS[name] for name in stages if name in FOLDERS],
-        artifacts.folder,
-        fits=lambda build, manifest: _fits(artifacts, key, build, manifest, stages),
-    )
-    if found is not None:
-        _fill(artifacts, *found, stages)
-    return found is not None
+    check = SpotCheck(artifacts, stages[-1])
+
+    def fits(build: Path, manifest: dict[str, Any]) -> bool:
+        return _fits(artifacts, key, build, manifest, stages) and check.equals(build)
+
+    folders = [FOLDERS[name] for name in stages if name in FOLDERS]
+    found = reuse(out, artifacts.spec.name, folders, artifacts.folder, fits=fits)
+    if found is None:
+        return Taken(why_not=check.why_not)
+    _fill(artifacts, *found, stages)
+    return Taken(found[0])
 
 
-def nothing_to_reuse(first: str, name: str, out: Path) -> SpecError:
-    """Return the error for a ``--from`` that finds no earlier build."""
-    return SpecError(
+def nothing_to_reuse(first: str, name: str, out: Path, why_not: str | None) -> SpecError:
+    """Return the error for a ``--from`` that finds no earlier build.
+
+    Args:
+        first: The stage to begin with.
+        name: The spec's name.
+        out: The output folder.
+        why_not: As in :class:`Taken`.
+    """
+    message = (
         f"--from {first}: no earlier build of '{name}' in {out} has what "
-        "the stages before it make of this spec, model and code",
-        hint="run without --from",
+        "the stages before it make of this spec, model and code"
     )
+    if why_not is not None:
+        message += f": {why_not}"
+    return SpecError(message, hint="run without --from")
 
 
 def _fits(
@@ -85,8 +117,6 @@ def _fill(
     artifacts: Artifacts, build: Path, manifest: dict[str, Any], stages: Sequence[str]
 ) -> None:
     """Put what was copied where later stages look for it."""
-    subject = artifacts.need("subject", stages[-1])
-    artifacts.discovery = subject.discover()
     artifacts.model = artifacts.folder / "export" / "model.onnx"
     artifacts.contract = StatefulRunner(artifacts.model).contract
     for name in stages:

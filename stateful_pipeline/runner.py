@@ -1,7 +1,7 @@
 """Walks the stages of a run in order, and makes a build of what they leave.
 
 A stage that fails stops those that need what it makes; ``log`` always runs, and says so.  What a
-run ends with is one :class:`Outcome`; exit codes are made of it in the command line.
+run ends with is one :class:`~stateful_pipeline.outcome.Outcome`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stateful_pipeline.builds import MANIFEST, SPEC, new_build, switch
-from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError, TargetError
+from stateful_pipeline.builds import MANIFEST, SPEC, new_build, status_of_linked, switch
+from stateful_pipeline.errors import PipelineError, SpecError, StageError, TargetError
+from stateful_pipeline.foreign import stage_error, write_error
 from stateful_pipeline.gates import missed_gates
 from stateful_pipeline.identity import reuse_key, versions
-from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.outcome import Outcome, status_of
 from stateful_pipeline.progress import Progress, Silent
 from stateful_pipeline.report import plain_json, write_report
 from stateful_pipeline.reuse import FRONT, nothing_to_reuse, take_over
@@ -34,36 +34,6 @@ STAGES = ("script", "rewrite", "export", "build", "verify", "benchmark", "log")
 
 TAKEN = ("mlflow.db", "mlartifacts")
 """Names below the output folder that no spec can have."""
-
-
-@dataclass
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        name: The spec's name.
-        status: ``passed``, ``built`` (not verified, since nobody asked), ``failed``, ``refused``,
-            ``owed`` or ``interrupted``.
-        folder: The build's folder.
-        link: Where the build can be found from now on; None if it did not end well.
-        error: The first error, if any.
-        targets: The targets with their verdicts.
-        summary: All of it as plain data.
-        log: Where it was logged.
-        stages: Status of each stage.
-        missed: The gates that were missed, in words.
-    """
-
-    name: str
-    status: str
-    folder: Path
-    link: Path | None = None
-    error: Exception | None = None
-    targets: dict[str, TargetBuild] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    log: LogResult | None = None
-    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
-    missed: list[str] = field(default_factory=list)
 
 
 def run_spec(
@@ -190,16 +160,16 @@ class _Run:
         start = time.perf_counter()
         asked = FRONT if first == FRONT[0] else STAGES[: STAGES.index(first)]
         try:
-            if not take_over(self.artifacts, self.out, self.key, asked):
-                if first == FRONT[0]:
-                    return ()
-                raise nothing_to_reuse(first, self.spec.name, self.out)
-        except SpecError:
-            raise
-        except PipelineError as error:
-            self.error = error  # the stages that are left are skipped
-        self._tell_reused(asked, time.perf_counter() - start)
-        return asked
+            taken = take_over(self.artifacts, self.out, self.key, asked)
+        except OSError as error:  # the files of an earlier build could not be read or copied
+            self._end_at("reuse", write_error(error, "reuse", self.folder))
+            return ()
+        if taken.build is not None:
+            self._tell_reused(asked, time.perf_counter() - start)
+            return asked
+        if first != FRONT[0]:
+            raise nothing_to_reuse(first, self.spec.name, self.out, taken.why_not)
+        return ()
 
     def _tell_reused(self, asked: Sequence[str], seconds: float) -> None:
         for name in asked:
@@ -224,10 +194,8 @@ class _Run:
         except KeyboardInterrupt as interrupt:
             error = interrupt
             raise
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - the user's and others' code
-            message = f"{type(failure).__name__}: {failure}"
-            error = StageError(message, stage=name, place=user_place(failure))
-            error.__cause__ = failure
+        except BaseException as failure:  # noqa: BLE001 - the user's code may raise anything
+            error = stage_error(failure, name, self.folder)
         finally:
             seconds = time.perf_counter() - start
             text = None if error is None else str(error) or type(error).__name__
@@ -236,27 +204,36 @@ class _Run:
             self.progress.end(name, status, seconds, text)
         self.error = error
 
+    def _end_at(self, what: str, error: StageError) -> None:
+        """Note that the run fails at ``what``, which is no stage."""
+        self.error = self.error or error
+        self.stages[what] = {"status": "failed", "seconds": 0.0, "error": str(error)}
+        self.progress.end(what, "failed", 0.0, str(error))
+
     def _conclude(self) -> Outcome:
         """Write the build's descriptions, log it, and switch to it if it ended well."""
         self.missed = missed_gates(self.gates, self.artifacts.targets)
-        status = self._status()
-        summary = summarize(self.artifacts, status, self.stages, versions())
-        summary["missed_gates"] = self.missed
-        write_text(self.folder / SPEC, plain_json(self.spec.content()))
-        write_text(self.folder / "timings.json", plain_json(timings_of(summary)))
-        write_report(summary, self.folder)
+        try:
+            summary = self._summary()
+            write_text(self.folder / SPEC, plain_json(self.spec.content()))
+            write_text(self.folder / "timings.json", plain_json(timings_of(summary)))
+            write_report(summary, self.folder)
+        except OSError as error:
+            self._end_at("report", write_error(error, "report", self.folder))
+            summary = self._summary()
         log = self._log(summary)
-        status = self._status()
-        write_text(
-            self.folder / MANIFEST,
-            plain_json(manifest_of(self.artifacts, status, summary, self.key, log)),
-        )
-        link = switch(self.folder) if status in ("passed", "built") else None
+        link = kept = None
+        try:
+            self._write_manifest(summary, log)
+            link, kept = self._switch()
+        except OSError as error:
+            self._end_at("manifest", write_error(error, "manifest", self.folder))
         return Outcome(
             name=self.spec.name,
-            status=status,
+            status=self._status(),
             folder=self.folder,
             link=link,
+            kept=kept,
             error=self.error if isinstance(self.error, Exception) else self._target_error(),
             targets=self.artifacts.targets,
             summary=summary,
@@ -264,6 +241,26 @@ class _Run:
             stages=self.stages,
             missed=self.missed,
         )
+
+    def _summary(self) -> dict[str, Any]:
+        summary = summarize(self.artifacts, self._status(), self.stages, versions())
+        summary["missed_gates"] = self.missed
+        return summary
+
+    def _write_manifest(self, summary: dict[str, Any], log: LogResult | None) -> None:
+        manifest = manifest_of(self.artifacts, self._status(), summary, self.key, log)
+        write_text(self.folder / MANIFEST, plain_json(manifest))
+
+    def _switch(self) -> tuple[Path | None, Path | None]:
+        """Switch to a good build; return the link to it, or else the link that is kept.
+
+        A build that was not verified takes the place of no verified one.
+        """
+        status = self._status()
+        link = self.out / self.spec.name
+        if status == "built" and status_of_linked(link) == "passed":
+            return None, link
+        return (switch(self.folder) if status in ("passed", "built") else None), None
 
     def _log(self, summary: dict[str, Any]) -> LogResult | None:
         if self.worker is None:
@@ -293,20 +290,4 @@ class _Run:
         return min(errors, key=lambda error: isinstance(error, TargetError), default=None)
 
     def _status(self) -> str:
-        if isinstance(self.error, KeyboardInterrupt):
-            return "interrupted"
-        if isinstance(self.error, StateError):
-            return "refused"
-        if self.error is not None:
-            return "failed"
-        targets = self.artifacts.targets.items()
-        required = [t for name, t in targets if not self.spec.targets[name].optional]
-        if any(t.error is not None and not isinstance(t.error, TargetError) for _, t in targets):
-            return "failed"
-        if self.missed or any(t.passed is False for _, t in targets):
-            return "failed"
-        if any(t.error is not None or t.owed for t in required):
-            return "owed"
-        if any(t.passed is None for t in required) or not any(t.passed for _, t in targets):
-            return "built"
-        return "passed"
+        return status_of(self.error, self.artifacts.targets, self.spec.targets, self.missed)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stateful_pipeline.errors import TargetError
+from stateful_pipeline.report import show_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from stateful_pipeline.available import TargetRow
     from stateful_pipeline.inspection import Inspection
-    from stateful_pipeline.runner import Outcome
+    from stateful_pipeline.outcome import Outcome
     from stateful_pipeline.stages.artifacts import TargetBuild
 
 _MARKS = {
@@ -116,7 +117,7 @@ class Terminal:
             self._console.print(f"  [{colour}]{escape(name)}: {escape(str(target.error))}[/]")
         bad = (target.verify or {}).get("first_bad")
         if bad:
-            at = ", ".join(f"{k}={v}" for k, v in bad["sizes"].items()) or "fixed sizes"
+            at = show_sizes(bad["sizes"])
             self._console.print(
                 f"  [red]{escape(name)}: {bad['kind']} '{escape(bad['tensor'])}' is off from step "
                 f"{bad['step']} on ({bad['mode']}, {at}, seed {bad['seed']}): expected "
@@ -128,9 +129,15 @@ class Terminal:
             self._console.print(f"  [yellow]{escape(name)}: owed: {escape(reason)}[/]")
 
     def _where(self, outcome: Outcome) -> None:
+        if outcome.kept is not None:
+            kept = escape(str(outcome.kept))
+            self._console.print(
+                f"  [yellow]{kept} stays the build that was verified; this one was not:[/]"
+            )
         folder = outcome.link if outcome.link is not None else outcome.folder
         self._console.print(f"  build   {folder}")
-        self._console.print(f"  report  {folder / 'report.html'}")
+        if "report" not in outcome.stages:  # it is there where writing it did not fail
+            self._console.print(f"  report  {folder / 'report.html'}")
         log = outcome.log
         if log is None:
             return
@@ -144,7 +151,8 @@ class Terminal:
     def inspection(self, found: Inspection) -> None:
         """Print a model's states, and what would block an export."""
         columns = ("state", "dtype", "shape", "initial", "held as", "changed at", "exercised")
-        table = Table(*columns, title=f"{found.module}: {len(found.states)} states")
+        count = f"{len(found.states)} state{'' if len(found.states) == 1 else 's'}"
+        table = Table(*columns, title=f"{escape(found.module)}: {count}")
         for state in found.states:
             table.add_row(
                 escape(state.name),

@@ -67,25 +67,44 @@ def test_modes_of_submodules_stay_mixed(path) -> None:
     assert (module.training, module.linear.training) == (False, True)
 
 
-class Fails(Model):
-    """Raises in the call with the given number."""
+def calls_before(file: str) -> int:
+    """Count calls where nobody looks for a state: return how many bytes ``file`` has, and add one.
 
-    def __init__(self, call: int, error: type[BaseException]) -> None:
+    A count in the module, a closure or a global would be refused as a state.
+    """
+    with open(file, "ab") as stream:  # noqa: PTH123 - as plain as can be, since it is traced
+        before = stream.tell()
+        stream.write(b".")
+    return before
+
+
+@pytest.fixture
+def tally(tmp_path_factory) -> str:
+    return str(tmp_path_factory.mktemp("tally") / "calls")
+
+
+class Fails(Model):
+    """Raises from the call with the given number on."""
+
+    def __init__(self, call: int, error: type[BaseException], tally: str) -> None:
         super().__init__()
-        self.left = iter(range(call))
+        self.call = call
         self.error = error
+        self.tally = tally
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = super().forward(x)
-        if next(self.left, None) is None:
+        if calls_before(self.tally) >= self.call:
             raise self.error("told to")
         return y
 
 
-@pytest.mark.parametrize("call", [0, 2, 5, 8, 9, 11])
+@pytest.mark.parametrize("call", [0, 2, 5, 8, 9, 11, 14, 18])
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_failure_at_any_call_leaves_the_module_and_the_folder_alone(call, error, path) -> None:
-    module = Fails(call, error).eval()
+def test_a_failure_at_any_call_leaves_the_module_and_the_folder_alone(
+    call, error, path, tally
+) -> None:
+    module = Fails(call, error, tally).eval()
     before = picture(module)
     with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else PipelineError):
         sp.export_onnx(module, (X,), path)
@@ -190,22 +209,88 @@ def test_a_script_module_is_refused(path) -> None:
         sp.export_onnx(torch.jit.script(nn.Linear(3, 3)), (X,), path)
 
 
-def test_outputs_that_come_and_go_are_refused(path) -> None:
+def test_outputs_that_come_and_go_are_refused(path, tally) -> None:
     class Sometimes(Model):
         def forward(self, x: torch.Tensor):
-            before = COUNT["n"]
-            COUNT["n"] += 1
-            return {"y": super().forward(x), **({"z": x} if before % 2 else {})}
+            odd = calls_before(tally) % 2
+            return {"y": super().forward(x), **({"z": x} if odd else {})}
 
-    COUNT["n"] = 0
-    with pytest.raises(StageError, match=r"returns y"):
+    with pytest.raises(PipelineError, match=r"returns y|another 'z'"):
         sp.export_onnx(Sometimes().eval(), (X,), path)
-
-
-COUNT: dict[str, int] = {}
 
 
 def test_a_stateless_module_is_fine(path) -> None:
     contract = sp.export_onnx(nn.Linear(3, 2).eval(), (X,), path)
     assert contract.states == ()
     assert sp.StatefulRunner(path).run({"input": X.numpy()})["output"].shape == (1, 2)
+
+
+class Streams(nn.Module):
+    """Keeps a buffer of four, and computes the output by a function of it and of the input."""
+
+    def __init__(self, compute) -> None:
+        super().__init__()
+        self.compute = compute
+        self.register_buffer("h", torch.ones(4))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = self.h * 0.5 + x[0]
+        return self.compute(self, x)
+
+
+INDEX = torch.tensor([0, 0, 1, 3])
+
+WRONG = {
+    "batch norm of training": lambda m, x: nn.functional.batch_norm(
+        x + m.h, m.mean, m.var, training=True
+    ),
+    "a mean by scatter_reduce": lambda m, x: m.h.scatter_reduce(0, INDEX, x[1], "mean"),
+    "attention that is masked throughout": lambda m, x: nn.functional.scaled_dot_product_attention(
+        x[None, None],
+        (x * m.h)[None, None],
+        x[None, None],
+        attn_mask=torch.ones(2, 2).tril(-1).bool(),
+    ),
+    "antialiased interpolation": lambda m, x: nn.functional.interpolate(
+        (x + m.h)[None, None], scale_factor=(1.0, 0.6), mode="bilinear", antialias=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_the_exporter_gets_wrong_is_refused_and_not_written(name: str, path) -> None:
+    x = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.25, 1.0, -1.5, 2.0]])
+    path.write_text("an earlier model")
+    with pytest.raises(StageError, match="not equal to eager PyTorch") as caught:
+        sp.export_onnx(Streams(WRONG[name]).eval(), (x,), path)
+    assert "exporter or of ONNX Runtime" in str(caught.value)
+    assert "'output'" in str(caught.value)
+    assert caught.value.file == __file__
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert path.read_text() == "an earlier model"
+
+
+def test_values_are_compared_under_the_names_that_were_asked_for(path) -> None:
+    x = torch.ones(2, 4)
+    contract = sp.export_onnx(Streams(lambda m, x: x + m.h).eval(), (x,), path, output_names=["y"])
+    assert [value.name for value in contract.outputs] == ["y"]
+    wrong = Streams(WRONG["a mean by scatter_reduce"]).eval()
+    with pytest.raises(StageError, match="output 'y'"):
+        sp.export_onnx(wrong, (x * 3,), path, output_names=["y"])
+
+
+def test_values_that_are_large_and_cancel_are_no_fault(path) -> None:
+    def cancels(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        large = torch.fft.irfft(torch.fft.rfft(x * 1e6 + m.h))
+        return torch.stack([large, large - x * 1e6])
+
+    sp.export_onnx(Streams(cancels).eval(), (torch.randn(2, 4),), path)
+
+
+def test_values_that_are_not_finite_are_compared_too(path) -> None:
+    def divides(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x / 0.0, (x - x) / 0.0, m.h * x])
+
+    sp.export_onnx(Streams(divides).eval(), (torch.ones(2, 4),), path)

@@ -139,7 +139,7 @@ def test_a_failed_run_leaves_the_link_and_says_where_its_build_is(project):
     assert set(manifest["files"]) == set(hashes(bad)) - {"manifest.json"}
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_an_interrupted_run_ends_130_and_the_good_build_stays(project, name):
     project.run(project.spec())
     good = (project.out / "leaky").resolve()

@@ -62,6 +62,15 @@ def test_commands_that_run_no_model_do_not_load_torch(tmp_path, monkeypatch, arg
     assert not {"torch", "onnx", "onnxscript", "onnxruntime", "mlflow"} & loaded
 
 
+def test_inspect_loads_torch_but_neither_onnx_nor_mlflow(tmp_path, monkeypatch):
+    (tmp_path / "counter.yaml").write_text(SPEC)
+    monkeypatch.chdir(tmp_path)
+    code = "from stateful_pipeline.cli import main\nmain()"
+    loaded = loaded_after(code, "inspect", "counter.yaml")
+    assert "torch" in loaded
+    assert not {"mlflow", "onnx", "onnxscript", "onnx_ir"} & loaded
+
+
 def test_help_loads_no_spec_and_no_tables_either():
     loaded = loaded_after("from stateful_pipeline.cli import main\nmain()", "--help")
     assert not {"pydantic", "numpy", "yaml"} & loaded

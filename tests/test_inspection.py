@@ -34,6 +34,25 @@ class Leaky(nn.Module):
         return x
 """
 
+REFUSED_TWICE = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(1, 3))
+        self.seen = 0
+        self.last = None
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        self.last = x.sum()
+        self.h = self.h + x
+        return self.h * (2 if self.last > 1e9 else 1) + self.seen
+"""
+
 BRANCHING = """\
 import torch
 from torch import nn
@@ -99,6 +118,18 @@ def test_what_blocks_an_export_ends_3_with_the_states_still_shown(project):
     shown = project.cli("inspect", project.spec(model=BRANCHING))
     assert shown.code == 3
     assert "blocks an export" in shown.out
+
+
+def test_every_refused_attribute_is_listed_beside_the_states(project):
+    ran = project.cli("inspect", project.spec(model=REFUSED_TWICE), "--json")
+    assert ran.code == 3
+    found = json.loads(ran.out)
+    assert "h" in {state["name"] for state in found["states"]}
+    for name, line in (("seen", "self.seen = self.seen"), ("last", "self.last = x.sum()")):
+        told = [b for b in found["blockers"] if f"'{name}'" in b]
+        listed = [s for s in found["states"] if s["name"] == name]
+        assert told or listed
+        assert f"model.py:{line_of(REFUSED_TWICE, line)}" in str(told or listed)
 
 
 def test_inspect_writes_nothing(project):

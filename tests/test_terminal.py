@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stateful_pipeline.errors import StageError, TargetError
-from stateful_pipeline.runner import Outcome
+from stateful_pipeline.outcome import Outcome
 from stateful_pipeline.stages.artifacts import TargetBuild
 from stateful_pipeline.stages.log import LogResult
 from stateful_pipeline.terminal import Terminal
@@ -141,3 +141,21 @@ def test_where_it_was_logged_or_why_not_is_said():
     assert "mlflow ui" in text
     text = shown(outcome("passed", log=LogResult("http://h:1", warning="nobody answers")))
     assert "not logged: nobody answers" in text
+
+
+def test_a_size_that_varies_is_told_from_the_others():
+    bad = {
+        "kind": "output", "tensor": "y", "step": 3, "mode": "free-running", "seed": 1,
+        "sizes": {"batch": 4, "time": "1, 20 in turn"}, "expected": 0.5, "got": 0.25,
+    }  # fmt: skip
+    text = shown(outcome("failed", TargetBuild("cpu", passed=False, verify=verify(first_bad=bad))))
+    assert "batch=4, time=(1, 20 in turn), seed 1" in text
+
+
+def test_a_verified_build_that_stays_is_said_in_a_line_before_the_new_ones_folder():
+    text = shown(outcome("built", kept=Path("out/m")))
+    stays, build = (
+        line for line in text.splitlines() if "out/m stays" in line or "build  " in line
+    )
+    assert "verified" in stays
+    assert "out/.builds/m/1" in build

@@ -224,10 +224,9 @@ class ShapeFinder:
         return tuple(named)
 
     def _name_change(self, name: str, index: int, run: list[int], sizes: Mapping[str, int]) -> str:
-        if run[0] == 1 and len(set(run[1:])) == 1:
-            for axis, size in sizes.items():
-                if run[1] == size:
-                    return axis
+        for axis, size in sizes.items():
+            if run[0] == 1 and run[-1] == size and run == sorted(run) and set(run) == {1, size}:
+                return axis
         if len(set(run[1:])) == 1:
             raise StateError(
                 f"has size {run[0]} along dimension {index} before the first call "

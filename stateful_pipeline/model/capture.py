@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from torch.export import Dim, ExportedProgram
 from stateful_pipeline.contract import Axis, Shape
 from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model.data_access import DataAccess
+from stateful_pipeline.model.guards import in_own_words, refuse_length_tests
 from stateful_pipeline.model.holders import read, write
 from stateful_pipeline.model.indexing import TensorIndices
 from stateful_pipeline.model.inputs import InputPlan
@@ -34,7 +34,11 @@ from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, StateDef, Tensors, exact_kernels, put
 from stateful_pipeline.model.sizes import fixed_sizes
 from stateful_pipeline.model.snapshot import Snapshot
-from stateful_pipeline.model.torch_internals import require_supported, symbolic_shapes
+from stateful_pipeline.model.torch_internals import (
+    guards_of,
+    require_supported,
+    symbolic_shapes,
+)
 from stateful_pipeline.model.tree import named_outputs
 
 
@@ -64,8 +68,10 @@ class _Explicit(nn.Module):
                 put(module, state, value.clone())
             for path in self._reference.scratch:
                 write(module, path, read(module, path).clone())
+            # The module may write to its arguments; the graph's inputs are nobody's to write to.
+            given = {n: v.clone() for n, v in zip(self._names, inputs, strict=True)}
             with TensorIndices(), DataAccess():
-                result = self._reference.call(module, dict(zip(self._names, inputs, strict=True)))
+                result = self._reference.call(module, given)
             outputs = named_outputs(result)
             after = tuple(self._read(state) for state in self._reference.states)
         finally:
@@ -116,6 +122,7 @@ def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> 
         for inner, mode in modes.items():
             inner.training = mode
     outputs = reports[-1]
+    refuse_length_tests(guards_of(exported), reference, plan)
     state_names = tuple(state.name for state in reference.states)
     program = Program(exported, tuple(names), outputs, state_names, {})
     return Program(exported, tuple(names), outputs, state_names, _symbols(program, reference, plan))
@@ -237,33 +244,27 @@ def _quiet_warnings() -> Iterator[None]:
         yield
 
 
-def _in_own_words(text: str, reference: Reference, plan: InputPlan) -> str:
-    """Return ``text`` with the tracer's names of sizes replaced by names of axes."""
-    holders = {
-        "states": [state.shape for state in reference.states],
-        "inputs": [value.shape for value in plan.inputs],
-    }
-
-    def name(match: re.Match[str]) -> str:
-        return str(holders[match[1]][int(match[2])][int(match[3])])
-
-    text = re.sub(r"L\['(states|inputs)'\]\[(\d+)\]\.size\(\)\[(\d+)\]", name, text)
-    return re.sub(r"\b(\w+) = \1\b", r"\1", text)
+def _is_internal(line: str) -> bool:
+    return any(mark in line for mark in ("TORCH_LOGS", "Caused by: (", "Suggested fixes:"))
 
 
 def _refusal(error: Exception, reference: Reference, plan: InputPlan) -> PipelineError:
     """Translate a failure of ``torch.export``, with the user's line where there is one."""
     text = str(error).split("\nThe error above occurred")[0].split("\nFor extended logs")[0]
-    lines = [line for line in text.strip().splitlines() if line and "TORCH_LOGS" not in line]
-    lines = [_in_own_words(line, reference, plan) for line in lines]
+    lines = [line for line in text.strip().splitlines() if line and not _is_internal(line)]
+    lines = [in_own_words(line, reference, plan) for line in lines]
     kind = type(error).__name__
     if "DataDependent" in kind or "data-dependent" in text:
         hint = (
-            "a branch or a loop on tensor values needs the TorchScript front end; where a slice "
-            "is bounded by a tensor, use index_copy_ or index_select with torch.arange"
+            "branches and loops on tensor values are not supported yet: compute both and choose "
+            "with torch.where; where a slice is bounded by a tensor, use index_copy_ or "
+            "index_select with torch.arange"
         )
     elif isinstance(error, UserError):
-        hint = "the module's code depends on these sizes: narrow the axis's range, or fix its size"
+        hint = (
+            "the module's code depends on these sizes: narrow the axis's range (in a spec, "
+            "`dynamic_axes: {time: {min: 1, opt: 4, max: 8}}`), or fix its size"
+        )
     else:
         hint = None
     return StageError(

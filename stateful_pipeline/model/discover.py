@@ -7,6 +7,7 @@ Order of precedence for an initial value: the declared ``init``, then what the m
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,7 @@ from stateful_pipeline.model.locate import change_places
 from stateful_pipeline.model.modes import refuse_scripted, refuse_training
 from stateful_pipeline.model.observe import Observation, Tracked, observe
 from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors, module_raised
+from stateful_pipeline.model.replay import FirstRun, check_replay, observe_varying, recording
 from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
 
 OBSERVED_STEPS = 4
@@ -97,7 +99,7 @@ def _discover(
     axes: Sequence[Axis],
     wishes: Mapping[str, Wish],
 ) -> Discovery:
-    observation = observe_anew(module, call, plan, axes, wishes)
+    observation, first = _first_run(module, call, plan, axes, wishes)
     ignored = tuple(name for name, wish in wishes.items() if wish.ignore)
     observation.raise_refused(ignored)
     known = {path for state in observation.tracked for path in state.paths}
@@ -108,19 +110,38 @@ def _discover(
     scratch = tuple(
         path for s in observation.tracked if set(s.paths) & set(ignored) for path in s.paths
     )
+    reference = _reference(module, renamed, call, plan, axes, wishes, scratch)
+    late = observe_varying(reference, plan, ignored)
+    if late:
+        renamed += [_under_declared_name(state, wishes) for state in late]
+        reference = _reference(module, renamed, call, plan, axes, wishes, scratch)
+    check_replay(reference, renamed, first, _class_place(module))
+    return Discovery(reference, observation, ignored)
+
+
+def _reference(
+    module: nn.Module,
+    tracked: Sequence[Tracked],
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    wishes: Mapping[str, Wish],
+    scratch: Sequence[str],
+) -> Reference:
+    """Return the module with the states ``tracked``, their shapes and initial values settled."""
     states = ShapeFinder(
         module,
-        renamed,
+        tracked,
         call,
         plan,
         axes,
         {name: w.shape for name, w in wishes.items() if w.shape is not None and not w.ignore},
-        {s.name: _initial(s, wishes.get(s.name), axes) for s in renamed},
+        {s.name: _initial(s, wishes.get(s.name), axes) for s in tracked},
     ).find()
     states = tuple(
         replace(state, out_shape=_out_shape(wishes.get(state.name), axes)) for state in states
     )
-    return Discovery(Reference(module, states, call, axes, scratch), observation, ignored)
+    return Reference(module, states, call, axes, scratch)
 
 
 def places_of_changes(
@@ -162,10 +183,17 @@ def observe_anew(
     wishes: Mapping[str, Wish],
 ) -> Observation:
     """Observe at the sizes that the module's own states have, which are 1 along dynamic axes."""
+    return _first_run(module, call, plan, axes, wishes)[0]
 
-    def entry(inputs: Mapping[str, torch.Tensor]) -> Any:
-        return call(module, inputs)
 
+def _first_run(
+    module: nn.Module,
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    wishes: Mapping[str, Wish],
+) -> tuple[Observation, FirstRun]:
+    """Observe the module's first calls; return what changed, and inputs and outputs."""
     # Sizes first as the module's own states have them, then others, then 1 where only they fit.
     least = {axis.name: axis.min for axis in axes}
     tries = [least, probe_sizes(axes), {a.name: a.opt or 2 for a in axes}]
@@ -174,15 +202,18 @@ def observe_anew(
     failure: Exception | None = None
     for sizes in tries:
         steps = [(given,) for given in plan.steps(sizes, 0, OBSERVED_STEPS)]
+        run = FirstRun(sizes)
         try:
-            return observe(module, entry, steps)
+            return observe(module, recording(module, call, run), steps), run
         except PipelineError:
             raise
         except Exception as error:  # noqa: BLE001 - any module may raise anything; raised below
             failure = failure or error
     assert failure is not None  # every try either returned or raised
     if wishes:
-        return _observe_expanded(module, call, plan, probe_sizes(axes), wishes, failure)
+        sizes = probe_sizes(axes)
+        run = FirstRun(sizes)
+        return _observe_expanded(module, call, plan, sizes, wishes, failure, run), run
     raise module_raised(failure) from failure
 
 
@@ -193,6 +224,7 @@ def _observe_expanded(
     sizes: Mapping[str, int],
     wishes: Mapping[str, Wish],
     failure: Exception,
+    run: FirstRun,
 ) -> Observation:
     """Observe with the declared states expanded first, for axes whose minimum is above 1."""
     declared = []
@@ -203,11 +235,12 @@ def _observe_expanded(
             declared.append(StateDef(name, state.paths, wish.shape, state.initial, grows))
     reference = Reference(module, declared, call)
     with reference.session() as session:
-        session.load(reference.initial(sizes))
+        run.loaded = reference.initial(sizes)
+        session.load(run.loaded)
         try:
             observation = observe(
                 module,
-                lambda inputs: call(module, inputs),
+                recording(module, call, run),
                 [(given,) for given in plan.steps(sizes, 0, OBSERVED_STEPS)],
             )
         except Exception:  # noqa: BLE001 - the first failure, at the module's own sizes, says more
@@ -287,3 +320,13 @@ def _stored_shape(state: Tracked, wish: Wish, known: set[str]) -> tuple[int, ...
         dim if isinstance(dim, int) else 1 if dim in known else size
         for dim, size in zip(wish.shape, held, strict=True)
     )
+
+
+def _class_place(module: nn.Module) -> Place | None:
+    """Return where the module's class is written, if that is in a file."""
+    try:
+        _, line = inspect.getsourcelines(type(module))
+        file = inspect.getsourcefile(type(module))
+    except (OSError, TypeError):
+        return None
+    return None if file is None else Place(file, line)

@@ -1,56 +1,61 @@
 """Walks everything in a module that can hold state, and reads and writes it by path.
 
-A *leaf* is a value that can survive between calls: a tensor, a number, a string, ``None``, a numpy
-array, a set or a ``bytearray``.  A *holder* is what has leaves or other holders in it: a module
-(its parameters, buffers, submodules and plain attributes), a list, a tuple, a dict, a deque, or an
-object with attributes.  A leaf's path joins the keys from the module down to it with dots, as in
-``encoder.cells.0.h`` or ``memory.fast``; for registered tensors that is PyTorch's fully qualified
-name.
+A *holder* is what has other values in it: a module (its parameters, buffers, submodules, hooks and
+plain attributes), a list, a tuple, a dict, a set, a deque, a partial function, a function (the
+variables that it encloses), a generator, a weak reference, or an object with attributes.  A *leaf*
+is any value below a module: a tensor, a number, a string, but also a holder itself, for its
+length or its keys are state too.
 
-Hooks, and the variables that a function encloses, are entered.  Classes, Python modules and opaque
-C++ objects are not.  Each holder is entered
-once, by the first path that reaches it, so that cycles end.
+A leaf's path joins the keys from the module down to it with dots, as in ``encoder.cells.0.h`` or
+``memory.fast``; for registered tensors that is PyTorch's fully qualified name.  Each holder is
+entered once, by the first path that reaches it, so that cycles end; where it is met again the leaf
+names that first path as its ``alias``.  Python modules, library internals and opaque C++ objects
+are not entered.
 """
 
 from __future__ import annotations
 
-import collections
-import enum
-import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
-_OPAQUE = (
-    type,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-    torch.dtype,
-    torch.device,
-    torch.Generator,
-    torch.Size,
-    enum.Enum,
+from stateful_pipeline.model.entries import (
+    BLOCKS,
+    CONSTANTS,
+    NUMBERS,
+    PLAIN,
+    Entry,
+    entries,
+    of_tensor,
+    put,
 )
-_NUMBERS = (bool, int, float, complex)
-MUTABLE_LEAVES = (np.ndarray, set, bytearray)
-"""Leaves that can change without being replaced."""
-_LEAVES = (torch.Tensor, *_NUMBERS, str, bytes, type(None), frozenset, np.generic, *MUTABLE_LEAVES)
-# What nn.Module keeps for itself: registries are walked as such, hooks and flags hold no state.
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_MODULE_INTERNALS = frozenset(nn.Module().__dict__) | {"_is_full_backward_hook"}
+
+WRITABLE = frozenset({"buffer", "parameter", "attribute", "item", "module"})
+"""The kinds of places into which another value can be put."""
 
 
 @dataclass(frozen=True)
 class Leaf:
     """A value, the path that leads to it and how it is held.
 
-    ``kind`` is ``buffer``, ``parameter``, ``attribute`` (of a module or an object) or ``item`` (of
-    a list, tuple, dict or deque); ``owner`` is the nearest module around it.
+    ``kind`` is ``buffer``, ``parameter``, ``attribute`` (of a module or an object), ``item`` (of
+    a list, tuple, dict or deque), ``module``, or the name of a place that cannot be written to
+    (not in :data:`WRITABLE`); ``owner`` is the nearest module around it; ``alias`` the first path
+    of a holder that was met before.
     """
+
+    path: str
+    value: Any
+    kind: str
+    owner: nn.Module
+    alias: str | None = None
+
+
+class Visit(NamedTuple):
+    """A value that a walk has still to look at."""
 
     path: str
     value: Any
@@ -60,7 +65,7 @@ class Leaf:
 
 def is_number(value: object) -> bool:
     """Whether ``value`` is a Python number (bool, int, float or complex)."""
-    return isinstance(value, _NUMBERS)
+    return isinstance(value, NUMBERS)
 
 
 def children(holder: object) -> list[tuple[str, Any, str]] | None:
@@ -68,154 +73,107 @@ def children(holder: object) -> list[tuple[str, Any, str]] | None:
 
     The order is that of registration or insertion, with registered tensors first.
     """
-    if isinstance(holder, (*_LEAVES, *_OPAQUE, torch.jit.ScriptModule)):
-        return None
-    if isinstance(holder, nn.Module):
-        return _in_module(holder)
-    if isinstance(holder, dict):
-        return [(str(key), value, "item") for key, value in holder.items()]
-    if isinstance(holder, list | tuple | collections.deque):
-        return [(str(index), value, "item") for index, value in enumerate(holder)]
-    if isinstance(holder, types.MethodType):
-        return [("__self__", holder.__self__, "attribute")]
-    if isinstance(holder, types.FunctionType):
-        return [(key, cell.cell_contents, "attribute") for key, cell in cells(holder).items()]
-    return _attributes(holder)
-
-
-def cells(function: types.FunctionType) -> dict[str, types.CellType]:
-    """Return the variables that ``function`` encloses and that have a value, by name."""
-    named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return {name: cell for name, cell in named if _is_filled(cell)}
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - asking is the only way to know
-    except ValueError:
-        return False
-    return True
-
-
-def _in_module(module: nn.Module) -> list[tuple[str, Any, str]]:
-    registries = (("parameter", "_parameters"), ("buffer", "_buffers"), ("module", "_modules"))
-    own = module.__dict__
-    found = [(k, value, kind) for kind, name in registries for k, value in own[name].items()]
-    found += [(k, value, "attribute") for k, value in own.items() if k not in _MODULE_INTERNALS]
-    return found + [(name, own[name], "attribute") for name in _HOOKS if own.get(name)]
-
-
-def _attributes(holder: object) -> list[tuple[str, Any, str]] | None:
-    if type(holder).__module__.split(".")[0] in ("builtins", "torch", "numpy"):
-        return None
-    slots = [
-        name
-        for cls in type(holder).__mro__
-        for name in _as_names(cls.__dict__.get("__slots__", ()))
-        if hasattr(holder, name) and name not in ("__dict__", "__weakref__")
-    ]
-    values = {**{name: getattr(holder, name) for name in slots}, **getattr(holder, "__dict__", {})}
-    if not values:
-        return None
-    return [(key, value, "attribute") for key, value in values.items()]
-
-
-def _as_names(slots: object) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)  # type: ignore[arg-type]
+    found = entries(holder)
+    return None if found is None else [(name, value, kind) for name, value, kind, _ in found]
 
 
 def holders(root: nn.Module) -> Iterator[object]:
     """Yield ``root`` and every holder below it, each once, without recursion."""
-    seen: set[int] = set()
-    pending: list[object] = [root]
-    while pending:
-        holder = pending.pop()
-        below = children(holder)
-        if below is None or id(holder) in seen:
-            continue
-        seen.add(id(holder))
-        yield holder
-        pending.extend(value for _, value, _ in reversed(below))
+    seen: dict[int, tuple[str, object]] = {}
+    for _ in walk([Visit("", root, "module", root)], seen):
+        pass
+    yield from (holder for _, holder in seen.values())
 
 
 def leaves(root: nn.Module) -> Iterator[Leaf]:
-    """Yield every leaf below ``root``; one that is held in several places comes several times."""
-    seen: set[int] = set()
-    pending: list[tuple[str, Any, str, nn.Module]] = [("", root, "module", root)]
+    """Yield the values below ``root`` that can be replaced: no holder, and nothing outside it.
+
+    A value that is held in several places comes several times.
+    """
+    for leaf in walk([Visit("", root, "module", root)], {}):
+        if leaf.kind in WRITABLE and is_leaf(leaf):
+            yield leaf
+
+
+def is_leaf(leaf: Leaf) -> bool:
+    """Whether the value is one of its own, and not a container, a function or an object."""
+    return isinstance(leaf.value, (torch.Tensor, *PLAIN, *CONSTANTS, *BLOCKS))
+
+
+def walk(
+    pending: list[Visit],
+    seen: dict[int, tuple[str, object]],
+    enter: Callable[[Any], bool] | None = None,
+) -> Iterator[Leaf]:
+    """Yield a leaf for each of ``pending`` and for everything below, without recursion.
+
+    Args:
+        pending: Where to start; emptied.
+        seen: The holders that were entered, with their paths, by identity; added to.
+        enter: For what lies outside the module: which holders to enter.  What is below them has
+            the kind of the place where it starts.
+    """
     while pending:
         path, value, kind, owner = pending.pop()
-        if isinstance(value, _LEAVES):
+        if isinstance(value, PLAIN):
             yield Leaf(path, value, kind, owner)
             continue
-        below = children(value)
-        if below is None or id(value) in seen:
+        if id(value) in seen and (enter is None or enter(value)):
+            yield Leaf(path, value, kind, owner, alias=seen[id(value)][0])
             continue
-        seen.add(id(value))
+        yield Leaf(path, value, kind, owner)
+        below = _below(value, enter)
+        if below is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            seen[id(value)] = (path, value)
         inner = value if isinstance(value, nn.Module) else owner
-        for key, child, child_kind in reversed(below):
-            pending.append((f"{path}.{key}" if path else key, child, child_kind, inner))
+        # A tuple in a place that holds for good cannot be made anew.
+        fixed = enter is not None or kind == "cached"
+        fixed = fixed or (isinstance(value, tuple) and kind not in WRITABLE)
+        for entry in reversed(below):
+            name = f"{path}.{entry.name}" if path else entry.name
+            inherited = kind if fixed and entry.kind != "cached" else entry.kind
+            pending.append(Visit(name, entry.value, inherited, inner))
 
 
-def read(root: nn.Module, path: str) -> Any:
+def _below(value: Any, enter: Callable[[Any], bool] | None) -> list[Entry] | None:
+    if isinstance(value, torch.Tensor):
+        return of_tensor(value)
+    return entries(value) if enter is None or enter(value) else None
+
+
+def read(root: Any, path: str) -> Any:
     """Return the value at ``path``, or raise ``KeyError`` if nothing is there any more."""
     value: Any = root
-    for holder_key in _split(root, path):
-        value = _get(value, holder_key)
+    for _, entry in _steps(root, path):
+        value = entry.value
     return value
 
 
 def write(root: nn.Module, path: str, value: Any) -> None:
     """Put ``value`` at ``path``, without ``__setattr__`` and its checks; tuples are made anew."""
-    keys = _split(root, path)
-    chain: list[Any] = [root]
-    for key in keys[:-1]:
-        chain.append(_get(chain[-1], key))
-    for holder, key in zip(reversed(chain), reversed(keys), strict=True):
+    for holder, entry in reversed(list(_steps(root, path))):
         if not isinstance(holder, tuple):
-            _put(holder, key, value)
+            put(holder, entry.key, value)
             return
-        items = [*holder[: int(key)], value, *holder[int(key) + 1 :]]
+        items = [*holder[: entry.key], value, *holder[entry.key + 1 :]]
         value = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
 
 
-def _split(root: nn.Module, path: str) -> list[str]:
-    """Split ``path`` into keys; a key may itself hold dots, as dict keys can."""
-    keys: list[str] = []
-    value: Any = root
-    rest = path
+def _steps(root: Any, path: str) -> Iterator[tuple[Any, Entry]]:
+    """Yield ``(holder, entry)`` along ``path``; a name may itself hold dots, as dict keys can."""
+    holder, rest = root, path
     while rest:
-        names = {key for key, _, _ in children(value) or ()}
-        parts = rest.split(".")
-        options = (".".join(parts[: n + 1]) for n in range(len(parts)))
-        key = next((option for option in options if option in names), None)
-        if key is None:
+        entry = _first(holder, rest)
+        if entry is None:
             raise KeyError(path)
-        keys.append(key)
-        value = _get(value, key)
-        rest = rest[len(key) + 1 :]
-    return keys
+        yield holder, entry
+        holder = entry.value
+        rest = rest[len(entry.name) + 1 :]
 
 
-def _get(holder: Any, key: str) -> Any:
-    for name, value, _ in children(holder) or ():
-        if name == key:
-            return value
-    raise KeyError(key)
-
-
-def _put(holder: Any, key: str, value: Any) -> None:
-    if isinstance(holder, nn.Module):
-        for registry in ("_parameters", "_buffers", "_modules"):
-            if key in holder.__dict__[registry]:
-                holder.__dict__[registry][key] = value
-                return
-        holder.__dict__[key] = value
-    elif isinstance(holder, dict):
-        original = next(k for k in holder if str(k) == key)
-        holder[original] = value
-    elif isinstance(holder, list | collections.deque):
-        holder[int(key)] = value
-    elif isinstance(holder, types.FunctionType):
-        cells(holder)[key].cell_contents = value
-    else:
-        object.__setattr__(holder, key, value)
+def _first(holder: Any, rest: str) -> Entry | None:
+    found = of_tensor(holder) if isinstance(holder, torch.Tensor) else entries(holder) or ()
+    fits = [e for e in found if rest == e.name or rest.startswith(e.name + ".")]
+    return min(fits, key=lambda entry: len(entry.name), default=None)

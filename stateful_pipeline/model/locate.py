@@ -7,7 +7,6 @@ That finds the line for any style of change: assignment, in-place operator, help
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 import types
@@ -18,24 +17,13 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import Place
-from stateful_pipeline.model.holders import read
+from stateful_pipeline.model.entries import PLAIN, entries
+from stateful_pipeline.model.fingerprints import Same, fingerprint
 from stateful_pipeline.model.snapshot import Snapshot
+from stateful_pipeline.model.survey import reader
+from stateful_pipeline.model.user_code import is_user_file
 
-_LIBRARIES = (
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
-)
-_OWN_MODELS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "zoo") + os.sep
-
-
-def is_user_file(filename: str) -> bool:
-    """Whether ``filename`` is neither torch's, nor the standard library's, nor this package's."""
-    if filename.startswith(_OWN_MODELS):
-        return True
-    if filename.startswith("<") or "site-packages" + os.sep + "torch" + os.sep in filename:
-        return False
-    return not filename.startswith(_LIBRARIES) or "site-packages" in filename
+__all__ = ["change_places", "is_user_file", "node_place", "user_place"]
 
 
 def user_place(error: BaseException) -> Place | None:
@@ -88,19 +76,20 @@ def change_places(
 
 class _Watch:
     def __init__(self, module: nn.Module, paths: Sequence[str]) -> None:
-        self._module = module
+        self._readers = {path: reader(module, path) for path in paths}
         self._marks = {path: self._mark(path) for path in paths}
         self.found: dict[str, Place] = {}
         self._lines: dict[int, int] = {}
 
     def _mark(self, path: str) -> object:
         try:
-            value = read(self._module, path)
+            value = self._readers[path]()
         except KeyError:
             return "absent"
         if isinstance(value, torch.Tensor):
-            return (id(value), 0 if value.is_inference() else value._version)
-        return (type(value), repr(value))
+            return (Same(value), 0 if value.is_inference() else value._version)
+        holder = None if isinstance(value, PLAIN) or entries(value) is None else Same(value)
+        return (holder, fingerprint(value))
 
     def enter(self, frame: types.FrameType, event: str, arg: object) -> Any:
         if not is_user_file(frame.f_code.co_filename):

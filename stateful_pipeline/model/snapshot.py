@@ -1,94 +1,58 @@
 """Takes a module's whole state apart and puts it back, bit for bit and object for object.
 
-A snapshot keeps, for every holder that :mod:`.holders` finds, what it held (the very objects), and
-for every storage below a tensor its bytes.  Restoring puts both back, so that whatever ``forward``
-did, even if it raised half-way, leaves no trace: the same tensors are in the same places, with the
-same values, and views still share memory with what they are views of.
+A snapshot keeps, for every holder in the module and in what its code refers to (see
+:mod:`.survey`), what it held (the very objects), for every storage below a tensor its bytes, and
+the state of every random generator, the process's own included.  Restoring puts all of it back, so
+that whatever ``forward`` did, even if it raised half-way, leaves no trace: the same tensors are in
+the same places, with the same values, and views still share memory with what they are views of.
+
+Python allows no more for some iterators: counters and iterators over sequences are replaced by
+copies that stand where they stood, but a generator that was advanced stays so.
 """
 
 from __future__ import annotations
 
-import collections
-import types
+import copy
+import itertools
+import random
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from stateful_pipeline.model.holders import MUTABLE_LEAVES, cells, holders, leaves
+from stateful_pipeline.model.contents import (
+    BLOCKS,
+    contents,
+    copy_block,
+    refill,
+    restore_block,
+)
+from stateful_pipeline.model.fingerprints import fingerprint, random_state
+from stateful_pipeline.model.holders import WRITABLE, Leaf, write
+from stateful_pipeline.model.surroundings import Binding
+from stateful_pipeline.model.survey import survey
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks")
-
-
-def _contents(holder: Any) -> Any:
-    """Return a shallow copy of what ``holder`` holds, enough for :func:`_refill`."""
-    if isinstance(holder, nn.Module):
-        copied = dict(holder.__dict__)
-        for registry in _REGISTRIES:
-            copied[registry] = dict(holder.__dict__[registry])
-        return copied
-    if isinstance(holder, dict):
-        return dict(holder)
-    if isinstance(holder, list | collections.deque):
-        return list(holder)
-    if isinstance(holder, tuple | types.MethodType):
-        return None
-    if isinstance(holder, types.FunctionType):
-        return {name: cell.cell_contents for name, cell in cells(holder).items()}
-    names = [n for cls in type(holder).__mro__ for n in _slots(cls) if hasattr(holder, n)]
-    return {**{n: getattr(holder, n) for n in names}, **getattr(holder, "__dict__", {})}
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = cls.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def _refill(holder: Any, contents: Any) -> None:
-    """Put ``contents`` back into ``holder``, which keeps its identity."""
-    if isinstance(holder, nn.Module):
-        _refill_module(holder, contents)
-    elif isinstance(holder, dict):
-        _refill_dict(holder, contents)
-    elif isinstance(holder, list):
-        holder[:] = contents
-    elif isinstance(holder, collections.deque):
-        holder.clear()
-        holder.extend(contents)
-    elif isinstance(holder, types.FunctionType):
-        for name, cell in cells(holder).items():
-            if cell.cell_contents is not contents[name]:
-                cell.cell_contents = contents[name]
-    else:
-        _refill_object(holder, contents)
-
-
-def _refill_module(module: nn.Module, contents: dict[str, Any]) -> None:
-    for name in [n for n in module.__dict__ if n not in contents]:
-        del module.__dict__[name]
-    for name, value in contents.items():
-        if name in _REGISTRIES:
-            _refill_dict(module.__dict__[name], value)
-        else:
-            module.__dict__[name] = value
-
-
-def _refill_dict(holder: dict[Any, Any], saved: dict[Any, Any]) -> None:
-    if list(holder) != list(saved) or any(holder[key] is not saved[key] for key in saved):
-        holder.clear()
-        holder.update(saved)
-
-
-def _refill_object(holder: object, contents: dict[str, Any]) -> None:
-    names = [name for cls in type(holder).__mro__ for name in _slots(cls) if hasattr(holder, name)]
-    names += list(getattr(holder, "__dict__", {}))
-    for name in [n for n in names if n not in contents]:
-        object.__delattr__(holder, name)
-    for name, value in contents.items():
-        object.__setattr__(holder, name, value)
+_RANDOM = (
+    torch.Generator,
+    random.Random,
+    np.random.Generator,
+    np.random.BitGenerator,
+    np.random.RandomState,
+)
+# Those that ``copy.copy`` copies without sharing anything that advances.
+_COPIED: tuple[Any, ...] = (
+    itertools.count,
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+    type(iter("")),
+)
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -103,13 +67,13 @@ class _Saved:
     grad: torch.Tensor | None
 
 
-def _save_tensors(module: nn.Module) -> list[_Saved]:
+def _save_tensors(leaves: Iterable[Leaf]) -> list[_Saved]:
     copies: dict[int, torch.Tensor] = {}
     saved: list[_Saved] = []
     seen: set[int] = set()
-    for leaf in leaves(module):
+    for leaf in leaves:
         tensor = leaf.value
-        if not isinstance(tensor, torch.Tensor) or id(tensor) in seen:
+        if not isinstance(tensor, torch.Tensor) or id(tensor) in seen or is_lazy(tensor):
             continue
         seen.add(id(tensor))
         if tensor.layout != torch.strided:
@@ -139,22 +103,64 @@ class Snapshot:
     """
 
     def __init__(self, module: nn.Module, *, bytes_too: bool = True) -> None:
-        self._holders = [(holder, _contents(holder)) for holder in holders(module)]
-        self._tensors: list[_Saved] = _save_tensors(module) if bytes_too else []
-        values = [leaf.value for leaf in leaves(module) if isinstance(leaf.value, MUTABLE_LEAVES)]
-        self._mutable = [(value, value.copy()) for value in values]
+        found = survey(module)
+        self._module = module
+        self._holders = [(holder, contents(holder)) for holder in found.holders]
+        self._bindings = [(binding, _bound(binding)) for binding in found.bindings]
+        self._classes = [(cls, frozenset(vars(cls))) for cls in found.classes]
+        distinct = {id(leaf.value): leaf for leaf in reversed(found.leaves)}.values()
+        self._blocks = [
+            (leaf.value, copy_block(leaf.value))
+            for leaf in distinct
+            if isinstance(leaf.value, BLOCKS)
+        ]
+        self._iterators = [
+            (leaf, fingerprint(leaf.value), _copied(leaf.value))
+            for leaf in found.leaves
+            if isinstance(leaf.value, _COPIED)
+        ]
+        self._random: list[tuple[Any, Any]] = []
+        self._tensors: list[_Saved] = []
+        if bytes_too:
+            generators = [leaf.value for leaf in distinct if isinstance(leaf.value, _RANDOM)]
+            self._random = [(value, random_state(value)) for value in generators]
+            self._tensors = _save_tensors(found.leaves)
 
     def restore(self) -> None:
-        """Put every holder's contents and every tensor's bytes back."""
-        for holder, contents in self._holders:
-            if contents is not None:
-                _refill(holder, contents)
-        for value, copy in self._mutable:
-            _restore_mutable(value, copy)
+        """Put every holder's contents, every tensor's bytes and every random state back."""
+        for holder, held in self._holders:
+            refill(holder, held)
+        self._restore_bindings()
+        for value, elements in self._blocks:
+            restore_block(value, elements)
+        for leaf, mark, copied in self._iterators:
+            if fingerprint(leaf.value) != mark:
+                self._replace(leaf, copied)
+        for generator, state in self._random:
+            _set_random_state(generator, state)
         restored: set[int] = set()
         with torch.no_grad():
             for saved in self._tensors:
                 _restore_tensor(saved, restored)
+
+    def _restore_bindings(self) -> None:
+        for cls, names in self._classes:
+            for name in vars(cls).keys() - names:
+                if not name.startswith("__"):
+                    delattr(cls, name)
+        for binding, value in self._bindings:
+            if value is _ABSENT:
+                binding.delete()
+            elif _bound(binding) is not value:
+                binding.write(value)
+
+    def _replace(self, leaf: Leaf, copied: Any) -> None:
+        """Put a copy of an iterator that was advanced where the iterator is held."""
+        if leaf.kind in WRITABLE:
+            write(self._module, leaf.path, copied)
+        for binding, value in self._bindings:
+            if value is leaf.value:
+                binding.write(copied)
 
     def __enter__(self) -> Snapshot:
         return self
@@ -163,15 +169,29 @@ class Snapshot:
         self.restore()
 
 
-def _restore_mutable(value: Any, copy: Any) -> None:
-    if isinstance(value, np.ndarray):
-        if value.flags.writeable:
-            value[...] = copy
-    elif isinstance(value, set):
-        value.clear()
-        value.update(copy)
+def _bound(binding: Binding) -> Any:
+    try:
+        return binding.read()
+    except KeyError:
+        return _ABSENT
+
+
+def _copied(iterator: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # copying of itertools, from 3.12 on
+        return copy.copy(iterator)
+
+
+def _set_random_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        if state is not None:
+            generator.setstate(state)
+    elif isinstance(generator, torch.Generator | np.random.RandomState):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
     else:
-        value[:] = copy
+        generator.state = state
 
 
 def _restore_tensor(saved: _Saved, restored: set[int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,13 +85,3 @@ def positional_call(
         )
 
     return call
-
-
-def class_place(module: nn.Module) -> Place | None:
-    """Return where the module's class is written, if that is in a file."""
-    try:
-        _, line = inspect.getsourcelines(type(module))
-        file = inspect.getsourcefile(type(module))
-    except (OSError, TypeError):
-        return None
-    return None if file is None else Place(file, line)

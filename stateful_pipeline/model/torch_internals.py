@@ -33,6 +33,8 @@ def require_supported() -> None:
             "torch.fx.experimental._config.backed_size_oblivious": hasattr(
                 torch.fx.experimental._config, "backed_size_oblivious"
             ),
+            "ExportedProgram._guards_code": "_guards_code"
+            in torch.export.ExportedProgram.__annotations__,
             "OpOverload.py_kernels": hasattr(torch.ops.aten.lstm.input, "py_kernels"),
         }.items()
         if not present
@@ -43,6 +45,14 @@ def require_supported() -> None:
             stage="script",
             hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
         )
+
+
+def guards_of(exported: torch.export.ExportedProgram) -> list[str]:
+    """Return the conditions on sizes under which the program was traced, as Python expressions.
+
+    Sizes are written ``L['states'][0].size()[1]``.
+    """
+    return list(exported._guards_code or ())
 
 
 def _rnn_output(

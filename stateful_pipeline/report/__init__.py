@@ -6,7 +6,7 @@ from nothing else: no file is read, no heavy library is imported.
 
 from stateful_pipeline.report.charts import error_svg, latency_svg
 from stateful_pipeline.report.page import render_report, write_report
-from stateful_pipeline.report.verdict import plain_json, run_verdict, target_verdict
+from stateful_pipeline.report.verdict import plain_json, run_verdict, show_sizes, target_verdict
 
 __all__ = [
     "error_svg",
@@ -14,6 +14,7 @@ __all__ = [
     "plain_json",
     "render_report",
     "run_verdict",
+    "show_sizes",
     "target_verdict",
     "write_report",
 ]

@@ -8,7 +8,13 @@ from typing import Any
 
 from stateful_pipeline.report.charts import error_svg, latency_svg
 from stateful_pipeline.report.tables import key_value_table, pre, table, verdict_mark
-from stateful_pipeline.report.verdict import as_number, show, target_verdict
+from stateful_pipeline.report.verdict import (
+    as_number,
+    show,
+    show_non_finite,
+    show_sizes,
+    target_verdict,
+)
 
 
 def target_section(name: str, target: Mapping[str, Any]) -> str:
@@ -22,7 +28,7 @@ def target_section(name: str, target: Mapping[str, Any]) -> str:
     ]
     if target.get("error"):
         parts.append(pre(str(target["error"])))
-    parts += [f"<p>Owed: {escape(str(reason))}</p>" for reason in target.get("owed") or ()]
+    parts += _owed(target)
     if target.get("artifact"):
         size = as_number(target.get("bytes"))
         written = "" if size is None else f", {_bytes(size)}"
@@ -34,6 +40,13 @@ def target_section(name: str, target: Mapping[str, Any]) -> str:
     if benchmark:
         parts += _benchmark(benchmark)
     return "\n".join([*parts, "</section>"])
+
+
+def _owed(target: Mapping[str, Any]) -> Iterable[str]:
+    """Yield each reason why something is owed, once."""
+    reasons = [*(target.get("owed") or ()), *((target.get("verify") or {}).get("owed") or ())]
+    for reason in dict.fromkeys(map(str, reasons)):
+        yield f'<p class="OWED"><span class="verdict">Owed:</span> {escape(reason)}</p>'
 
 
 def error_chart(verify: Mapping[str, Any]) -> str:
@@ -61,7 +74,8 @@ def _verify(verify: Mapping[str, Any]) -> Iterable[str]:
             f"<h3>First difference</h3><p>step <b>{cell_of(bad, 'step')}</b>, "
             f"{cell_of(bad, 'kind')} <b>{cell_of(bad, 'tensor')}</b>: "
             f"expected {cell_of(bad, 'expected')}, got {cell_of(bad, 'got')} "
-            f"({cell_of(bad, 'mode')}, {cell_of(bad, 'sizes')}, seed {cell_of(bad, 'seed')})</p>"
+            f"({cell_of(bad, 'mode')}, {escape(show_sizes(bad.get('sizes')))}, "
+            f"seed {cell_of(bad, 'seed')})</p>"
         )
     facts = {
         "free-running steps": verify.get("steps"),
@@ -69,6 +83,8 @@ def _verify(verify: Mapping[str, Any]) -> Iterable[str]:
         "worst relative error": verify.get("max_rel_error"),
         "tolerance": f"{show(verify.get('atol'))} absolute + {show(verify.get('rtol'))} relative",
     }
+    if verify.get("non_finite"):
+        facts["NaN or infinite in eager too"] = show_non_finite(verify["non_finite"])
     reset = verify.get("reset")
     if reset:
         same = reset.get("passed")
@@ -87,7 +103,7 @@ def _rollout(rollout: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         verdict_mark(word),
         rollout.get("mode"),
-        rollout.get("sizes"),
+        show_sizes(rollout.get("sizes")),
         rollout.get("seed"),
         rollout.get("steps"),
         rollout.get("max_abs_error"),
@@ -114,7 +130,7 @@ def _benchmark(benchmark: Mapping[str, Any]) -> Iterable[str]:
         f"{show(benchmark.get('steps'))} steps after {show(benchmark.get('warmup'))} of warm-up"
     ]
     if benchmark.get("sizes"):
-        facts.append(show(benchmark["sizes"]))
+        facts.append(show_sizes(benchmark["sizes"]))
     if benchmark.get("threads") is not None:
         facts.append(f"threads: {show(benchmark['threads'])}")
     yield f'<p class="muted">{escape("; ".join(facts))}</p>'

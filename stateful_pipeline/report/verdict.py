@@ -64,6 +64,33 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def show_sizes(sizes: Mapping[str, Any] | str | None) -> str:
+    """Write the sizes of axes: ``batch=4``, and ``time=(1, 20, 200 in turn)`` where one varies."""
+    if isinstance(sizes, str):
+        return sizes
+    written = (
+        f"{axis}=({size})" if isinstance(size, str) else f"{axis}={show(size)}"
+        for axis, size in (sizes or {}).items()
+    )
+    return ", ".join(written) or "fixed sizes"
+
+
+def show_non_finite(fractions: Mapping[str, Any]) -> str:
+    """Write which part of each tensor was NaN or infinite: ``output: 25 %``; all of it first."""
+    numbers = {name: as_number(value) or 0.0 for name, value in fractions.items()}
+    ordered = sorted(numbers.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name}: {_percent(fraction)}" for name, fraction in ordered)
+
+
+def _percent(fraction: float) -> str:
+    """Write a fraction so that only all is 100 %, and only nothing 0 %."""
+    if fraction >= 1:
+        return "all of it"
+    if fraction < 0.001:
+        return "less than 0.1 %"
+    return f"{min(fraction * 100, 99.9):.3g} %"
+
+
 def plain_json(value: Any) -> str:
     """Return ``value`` as indented strict JSON: NaN and infinities become strings."""
     return json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -111,5 +111,8 @@ def _number(value: Any) -> Any:
     return value
 
 
+LIMIT = 1 << 31
+"""What every size and count stays below: larger ones are slips, and no runtime takes them."""
+
 Number = Annotated[Any, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
 """A finite number that stays an ``int`` where it was written as one."""

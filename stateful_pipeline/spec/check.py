@@ -87,7 +87,9 @@ def _class(spec: Spec, source: Path) -> Iterator[SpecError]:
         return
     wanted = (spec.source.class_name or "").partition(".")[0]
     if not names.open and wanted not in names.all:
-        hint = did_you_mean(wanted, names.classes, "classes")
+        hint = did_you_mean(wanted, names.callables, "classes")
+        if names.callables and not hint.startswith("did"):
+            hint = f"it has: {', '.join(names.callables)}"
         yield SourceError(
             f"{key}: there is no class '{wanted}' in {source}", place=place, key=key, hint=hint
         )

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from stateful_pipeline.contract import Dim, axes_of
 from stateful_pipeline.errors import ContractError
-from stateful_pipeline.spec.base import SpecModel, problem
+from stateful_pipeline.spec.base import LIMIT, SpecModel, problem
 from stateful_pipeline.spec.faults import show
 
 AXIS_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -44,7 +44,9 @@ def _dim(value: Any, least: int) -> Dim:
     if isinstance(value, str) and is_axis(value):
         return value
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
+        if value < LIMIT:
+            return value
+        raise problem(f"a dimension is less than 2^31 ({LIMIT}), found {show(value)}")
     kind = "a positive whole number" if least else "a whole number, 0 or more,"
     raise problem(
         f"a dimension is {kind} or the name of an axis, found {show(value)}",
@@ -89,7 +91,11 @@ def _is_arithmetic(nodes: list[ast.AST]) -> bool:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     return (
         all(isinstance(node, _ALLOWED_NODES) for node in nodes)
-        and all(type(node.value) is int for node in nodes if isinstance(node, ast.Constant))
+        and all(
+            type(node.value) is int and node.value < LIMIT
+            for node in nodes
+            if isinstance(node, ast.Constant)
+        )
         and all(isinstance(call.func, ast.Name) and call.args for call in calls)
         and {call.func.id for call in calls if isinstance(call.func, ast.Name)} <= {"Max", "Min"}
         and not any(call.keywords for call in calls)
@@ -100,7 +106,7 @@ def _schema(least: int, pattern: str) -> WithJsonSchema:
     return WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": least},
+                {"type": "integer", "minimum": least, "exclusiveMaximum": LIMIT},
                 {"type": "string", "pattern": f"^(?:{pattern})$"},
             ]
         }
@@ -124,7 +130,7 @@ OutShape = Annotated[
     tuple[Annotated[Dim, BeforeValidator(_out_dim), _schema(0, _EXPRESSION.pattern)], ...], _Shape
 ]
 
-Size = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1, lt=LIMIT)]
 
 
 class AxisSpec(SpecModel):

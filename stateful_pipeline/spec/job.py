@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import re
@@ -166,21 +167,34 @@ def plan(path: Path, overrides: Sequence[str] = ()) -> list[Planned]:
 def _files(path: Path, job: Job) -> list[Path]:
     found: list[Path] = []
     for index, pattern in enumerate(job.specs):
-        matches = sorted(path.parent.glob(pattern)) if _is_pattern(pattern) else []
-        files = [file for file in matches if not is_job(file)]
-        if not _is_pattern(pattern):
+        if _is_pattern(pattern):
+            # pathlib takes no absolute pattern.
+            names = glob.glob(pattern, root_dir=path.parent, recursive=True)  # noqa: PTH207
+            files = [path.parent / name for name in sorted(names)]
+            files = [file for file in files if not _says_job(file)]
+            if not files:
+                hint = "patterns are relative to this file"
+                raise _wrong_entry(path, index, f"`{pattern}` matches no spec", hint)
+        else:
             files = [path.parent / pattern]
-        if not files:
-            tree = read_file(path, str(path))
-            place: Place = tree.find(("specs", index))[0].place
-            raise SpecError(
-                f"`{pattern}` matches no spec",
-                place=place,
-                key=f"specs[{index}]",
-                hint="patterns are relative to this file",
-            )
+            if _says_job(files[0]):
+                hint = "list its specs here, or give both jobs to `pipeline run`"
+                raise _wrong_entry(path, index, f"`{pattern}` is a job, not a spec", hint)
         found += files
     return list(dict.fromkeys(found))
+
+
+def _says_job(path: Path) -> bool:
+    """Whether ``path`` is a job; a file that cannot be read is for its own run to report."""
+    try:
+        return is_job(path)
+    except SpecError:
+        return False
+
+
+def _wrong_entry(path: Path, index: int, message: str, hint: str) -> SpecError:
+    place: Place = read_file(path, str(path)).find(("specs", index))[0].place
+    return SpecError(message, place=place, key=f"specs[{index}]", hint=hint)
 
 
 def _is_pattern(text: str) -> bool:

@@ -90,12 +90,12 @@ def _is_static(spec: ModuleSpec) -> bool:
 class Names:
     """The names that a source file defines at its top level.
 
-    ``classes`` are those of its classes and functions; with ``open`` there may be more than
-    ``all``.
+    ``callables`` are its classes, and after them its functions, in the order of the file; with
+    ``open`` there may be more than ``all``.
     """
 
     all: frozenset[str]
-    classes: tuple[str, ...]
+    callables: tuple[str, ...]
     open: bool
 
 
@@ -114,13 +114,16 @@ def names_in(source: Path) -> Names:
             raise SyntaxError(str(error)) from error
     found: set[str] = set()
     classes: list[str] = []
+    functions: list[str] = []
     for node in _statements(tree.body):
         found.update(_bound(node))
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        if isinstance(node, ast.ClassDef):
             classes.append(node.name)
+        elif isinstance(node, ast.FunctionDef):
+            functions.append(node.name)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     is_open = "*" in found or bool(_DYNAMIC_NAMES & (found | used)) or "sys.modules" in text
-    return Names(frozenset(found), tuple(classes), is_open)
+    return Names(frozenset(found), tuple(dict.fromkeys([*classes, *functions])), is_open)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -32,10 +32,10 @@ _EXPECTED = {
     "tuple_type": "a list",
 }
 _BOUNDS = {
-    "greater_than": "be more than {gt:g}",
-    "greater_than_equal": "be at least {ge:g}",
-    "less_than": "be less than {lt:g}",
-    "less_than_equal": "be at most {le:g}",
+    "greater_than": "be more than {gt:.10g}",
+    "greater_than_equal": "be at least {ge:.10g}",
+    "less_than": "be less than {lt:.10g}",
+    "less_than_equal": "be at most {le:.10g}",
     "too_long": "have at most {max_length} entries",
     "too_short": "have entries: at least {min_length}",
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from stateful_pipeline.spec.base import SpecModel, problem
+from stateful_pipeline.spec.base import LIMIT, SpecModel, problem
 from stateful_pipeline.spec.faults import show
 from stateful_pipeline.spec.targets import Tolerance
 
@@ -40,7 +40,7 @@ def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
 class VerifyOptions(SpecModel):
     """How a built target is compared with eager PyTorch."""
 
-    steps: Annotated[int, Field(ge=1)] = 64
+    steps: Annotated[int, Field(ge=1, lt=LIMIT)] = 64
     """Steps of a rollout."""
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0, lt=1 << 63)], ...],
@@ -52,16 +52,16 @@ class VerifyOptions(SpecModel):
     """Largest absolute error of an output or a state."""
     rtol: Tolerance = 1e-4
     """Largest error relative to the reference."""
-    reset_every: Annotated[int, Field(ge=1)] | None = None
+    reset_every: Annotated[int, Field(ge=1, lt=LIMIT)] | None = None
     """Resets both sides after this many steps, again and again."""
 
 
 class BenchmarkOptions(SpecModel):
     """How steps are timed."""
 
-    steps: Annotated[int, Field(ge=0)] = 200
+    steps: Annotated[int, Field(ge=0, lt=LIMIT)] = 200
     """Timed steps; 0 leaves the benchmark out."""
-    warmup: Annotated[int, Field(ge=0)] = 20
+    warmup: Annotated[int, Field(ge=0, lt=LIMIT)] = 20
     """Steps before the clock starts."""
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,3 +109,53 @@ def test_a_named_tuple_stays_one() -> None:
 def test_a_path_that_leads_nowhere_is_a_key_error(path: str) -> None:
     with pytest.raises(KeyError):
         read(Everything(), path)
+
+
+class Private:
+    __slots__ = ("__level",)
+
+    def __init__(self) -> None:
+        self.__level = torch.zeros(1)
+
+
+def holding(thing: object) -> nn.Module:
+    module = nn.Module()
+    module.thing = thing
+    return module
+
+
+def objects(value: object) -> np.ndarray:
+    array = np.empty(1, dtype=object)
+    array[0] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("thing", "paths"),
+    [
+        (Private(), ["thing._Private__level"]),
+        ({1: torch.zeros(1), "1": torch.ones(1)}, ["thing.[1]", "thing.1"]),
+        ({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}, ["thing.['a.b']", "thing.a.b"]),
+        (objects(torch.zeros(1)), ["thing.0"]),
+        (functools.partial(max, torch.zeros(1), key=None), ["thing.args.0", "thing.keywords.key"]),
+        (threading.local(), []),
+    ],
+)
+def test_each_place_has_a_path_of_its_own(thing: object, paths: list[str]) -> None:
+    module = holding(thing)
+    found = [leaf.path for leaf in leaves(module)]
+    assert [path for path in found if path.startswith("thing.")] == paths
+    for number, path in enumerate(paths):
+        write(module, path, float(number))
+    assert [read(module, path) for path in paths] == [float(n) for n in range(len(paths))]
+
+
+def test_hooks_go_by_their_position() -> None:
+    def module() -> nn.Module:
+        linear, box = nn.Linear(1, 1), [torch.zeros(1)]
+        linear.register_forward_hook(lambda *_: box[0])
+        return linear
+
+    module()  # it counts in a number of the whole process
+    paths = {leaf.path for leaf in leaves(module())}
+    assert "_forward_hooks.0.box.0" in paths

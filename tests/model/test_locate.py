@@ -70,3 +70,32 @@ def test_libraries_are_not_the_user() -> None:
     assert not is_user_file(torch.__file__)
     assert not is_user_file("<string>")
     assert not is_user_file(change_places.__code__.co_filename)
+
+
+mode = "idle"
+
+
+class Elsewhere(nn.Module):
+    frames = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[tuple[()]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global mode
+        mode = "busy"  # line E
+        Elsewhere.frames += 1  # line F
+        self.log.append(())  # line G
+        return x + torch.rand(1)  # line H
+
+
+def test_changes_outside_the_module_are_found_as_well() -> None:
+    module = Elsewhere()
+    outside = {f"<global {__name__}.mode>": "E", "<class Elsewhere>.frames": "F"}
+    marks = {**outside, "log": "G", "<random generator of torch>": "H"}
+    found = change_places(module, lambda: module(torch.ones(2)), list(marks))
+    assert {path: place.line for path, place in found.items()} == {
+        path: lines()[mark] for path, mark in marks.items()
+    }
+    assert (mode, Elsewhere.frames) == ("idle", 0)

@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+import array
+import collections
+import enum
+import functools
+import itertools
+import logging
+import pathlib
+import random
+import threading
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from stateful_pipeline.errors import StateError
 from stateful_pipeline.model.observe import Observation, observe
 
 
@@ -92,6 +103,18 @@ def assign(value):
     return change
 
 
+class Mode(enum.Enum):
+    IDLE = 0
+    LOW = 1
+    HIGH = 2
+    FULL = 3
+    OVER = 4
+
+
+def add(box: list[int]) -> None:
+    box[0] += 1
+
+
 @pytest.mark.parametrize(
     ("start", "change", "said"),
     [
@@ -107,6 +130,26 @@ def assign(value):
         ([], lambda m, x: m.thing.append(x), "appears during a call"),
         ([torch.zeros(2)], lambda m, x: m.thing.clear(), "is gone after a call"),
         ({}, lambda m, x: m.thing.update(k=x), "appears during a call"),
+        ([], lambda m, x: m.thing.append(()), "appears during a call"),
+        ([1] * 9, lambda m, x: m.thing.pop(), "is gone after a call"),
+        ({"a": 1, "b": 2}, lambda m, x: m.thing.update(a=m.thing.pop("a")), "order change"),
+        (Mode.IDLE, assign(lambda mode, x: Mode(mode.value + 1)), "a Mode that changes"),
+        (torch.Size([0]), assign(lambda s, x: torch.Size([s[0] + 1])), "a Size"),
+        (torch.int8, assign(lambda d, x: torch.int16), "a dtype"),
+        (range(0), assign(lambda r, x: range(len(r) + 1)), "a range"),
+        (int, assign(lambda t, x: float), "another one"),
+        (torch.tanh, assign(lambda f, x: torch.sigmoid), "another one"),
+        (itertools.count(), lambda m, x: next(m.thing), "an iterator (count)"),
+        (iter([1] * 9), lambda m, x: next(m.thing), "an iterator (list_iterator)"),
+        ((n for n in range(9)), lambda m, x: next(m.thing), "generator"),
+        (array.array("i", [0]), lambda m, x: m.thing.append(0), "an array that changes"),
+        (random.Random(0), lambda m, x: m.thing.random(), "is drawn from"),
+        (np.random.default_rng(0), lambda m, x: m.thing.random(), "is drawn from"),
+        (torch.Generator(), lambda m, x: torch.rand(1, generator=m.thing), "is drawn from"),
+        (functools.partial(len, [0]), lambda m, x: add(m.thing.args[0]), "Python int"),
+        (torch.eye(2).to_sparse(), assign(lambda s, x: s * 2), "layout torch.sparse_coo"),
+        ({torch.zeros(2)}, lambda m, x: next(iter(m.thing)).add_(x), "held in a set"),
+        ({torch.zeros(2): 0}, lambda m, x: next(iter(m.thing)).add_(x), "the keys of a dict"),
     ],
 )
 def test_what_cannot_be_a_state_is_refused_with_the_reason(start, change, said: str) -> None:
@@ -161,3 +204,84 @@ def test_buffers_made_in_inference_mode_are_watched() -> None:
         module = Holds(torch.zeros(2), assign(lambda s, x: s + x))
     (state,) = watch(module).tracked
     assert state.exercised
+
+
+class Machine(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.step(x)
+
+    def first(self, x: torch.Tensor) -> torch.Tensor:
+        self.step = self.second
+        return x
+
+    def second(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def test_a_method_that_is_exchanged_is_refused() -> None:
+    (refused,) = watch(Machine()).refused
+    assert refused.path == "step"
+    assert "a method that is another one" in refused.reason
+
+
+class Swaps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.current = self.a
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.current = self.b if self.current is self.a else self.a
+        return self.current(x)
+
+
+def test_a_submodule_that_is_exchanged_is_refused() -> None:
+    (refused,) = watch(Swaps(), steps=3).refused
+    assert refused.path == "current"
+
+
+def test_what_a_thread_holds_is_watched_and_restored() -> None:
+    held = threading.local()
+    held.n = 0
+    module = Holds(held, lambda m, x: setattr(m.thing, "n", m.thing.n + 1))
+    assert [item.path for item in watch(module).refused] == ["thing.n"]
+    assert held.n == 0
+
+
+def test_a_queue_of_tensors_may_shift() -> None:
+    queue = collections.deque([torch.zeros(2), torch.zeros(2)], maxlen=2)
+    observation = watch(Holds(queue, lambda m, x: m.thing.append(x)))
+    assert observation.refused == ()
+    assert [state.name for state in observation.tracked] == ["thing.0", "thing.1"]
+
+
+def test_a_container_that_is_made_anew_each_time_is_no_change() -> None:
+    start = {"k": [torch.zeros(2)], "n": 2}
+    module = Holds(start, assign(lambda d, x: {"k": [d["k"][0] + x], "n": 2}))
+    observation = watch(module)
+    assert observation.refused == ()
+    assert [state.name for state in observation.tracked] == ["thing.k.0"]
+
+
+def test_logs_and_paths_are_no_state() -> None:
+    class Logging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.log = logging.getLogger("a.new.one")
+            self.file = pathlib.Path("a") / "b"
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.log.debug("%s %s", self.file, hash(self.file))
+            return x
+
+    assert watch(Logging()).refused == ()
+
+
+def test_a_module_that_has_no_shapes_yet_is_refused() -> None:
+    with pytest.raises(StateError, match="no shape before the first call") as caught:
+        watch(nn.LazyLinear(2))
+    assert caught.value.attribute == "weight"

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import array
 import collections
+import functools
+import io
+import itertools
+import random
+import threading
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from stateful_pipeline.model.holders import leaves, read
+from stateful_pipeline.model.fingerprints import fingerprint
+from stateful_pipeline.model.holders import Leaf, leaves, read
 from stateful_pipeline.model.snapshot import Snapshot
+from stateful_pipeline.model.survey import survey
 
 
 class Slotted:
@@ -36,6 +44,12 @@ class Restless(nn.Module):
         self.array = np.zeros(3)
         self.names = {"x"}
         self.raw = bytearray(b"abc")
+        self.numbers = array.array("i", [1, 2])
+        self.partial = functools.partial(max, [1])
+        self.iterator = iter([1, 2])
+        self.random = random.Random(0)
+        self.local = threading.local()
+        self.stream = io.StringIO("ab")
 
     def changes(self):
         yield lambda: self.h.add_(1)
@@ -57,6 +71,16 @@ class Restless(nn.Module):
         yield lambda: self.array.__iadd__(1)
         yield lambda: self.names.add("y")
         yield lambda: self.raw.extend(b"d")
+        yield lambda: self.numbers.append(3)
+        yield lambda: self.partial.args[0].append(2)
+        yield lambda: self.partial.keywords.update(key=len)
+        yield lambda: next(self.iterator)
+        yield lambda: self.random.random()
+        yield lambda: setattr(self.local, "new", 1)
+        yield lambda: self.stream.write("xyz")
+        yield lambda: random.random()
+        yield lambda: np.random.rand()
+        yield lambda: torch.rand(1)
         yield lambda: self.register_buffer("another", torch.zeros(1))
         yield lambda: delattr(self, "linear")
         yield lambda: self.train(not self.training)
@@ -84,7 +108,13 @@ def picture(module: nn.Module) -> dict[str, object]:
             found[leaf.path] = (id(value), layout, bits, value.requires_grad)
         else:
             found[leaf.path] = (id(value), repr(value))
-    return found
+    inner = {leaf.path: fingerprint(leaf.value) for leaf in survey(module).leaves if fits(leaf)}
+    return {**found, "inside": inner}
+
+
+def fits(leaf: Leaf) -> bool:
+    """Whether what is inside the value is to come back although its identity need not."""
+    return not isinstance(leaf.value, torch.Tensor | nn.Module)
 
 
 @pytest.mark.parametrize("stop", range(CHANGES + 1))
@@ -128,3 +158,16 @@ def test_without_bytes_only_objects_come_back() -> None:
         held.add_(1)
     assert read(module, "plain") is held
     assert held.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_iterators_stand_where_they_stood() -> None:
+    module = nn.Module()
+    module.count, module.items = itertools.count(3), iter([5, 6, 7])
+    next(module.items)
+    untouched = module.untouched = iter([1])
+    with Snapshot(module):
+        next(module.count)
+        list(module.items)
+    assert next(module.count) == 3
+    assert list(module.items) == [6, 7]
+    assert module.untouched is untouched

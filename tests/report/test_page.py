@@ -75,6 +75,31 @@ def test_a_target_that_was_not_checked_says_why(summary: dict[str, Any]) -> None
     assert "Owed: no CUDA device" in words
 
 
+def test_a_size_that_varies_from_step_to_step_is_told_from_the_others(
+    failed: dict[str, Any],
+) -> None:
+    cpu = failed["targets"]["cpu"]
+    sizes = {"batch": 4, "time": "1, 20, 200 in turn"}
+    cpu["verify"]["rollouts"][0]["sizes"] = sizes
+    cpu["verify"]["rollouts"][1]["sizes"] = {}
+    cpu["verify"]["first_bad"]["sizes"] = sizes
+    words = Page(render_report(failed)).words
+    assert words.count("batch=4, time=(1, 20, 200 in turn)") == 2
+    assert "fixed sizes" in words
+
+
+def test_what_was_not_finite_is_shown_with_what_is_owed_for_it(summary: dict[str, Any]) -> None:
+    cpu = summary["targets"]["cpu"]
+    reason = "output is never finite: equality proves nothing"
+    fractions = {"state h": 0.25, "output": 1.0, "y": 0.00001, "z": 0.9999}
+    cpu["verify"] |= {"passed": None, "non_finite": fractions, "owed": [reason]}
+    cpu |= {"passed": None, "owed": [reason]}
+    words = Page(render_report(summary)).words
+    assert words.count(reason) == 1
+    assert "output: all of it, z: 99.9 %, state h: 25 %, y: less than 0.1 %" in words
+    assert "OWED" in words
+
+
 @pytest.mark.parametrize("status", ["passed", "failed", "refused", "owed", "interrupted"])
 def test_a_run_that_ended_before_anything_was_made_has_a_page(status: str) -> None:
     early = {"name": "lstm", "status": status, "contract": None, "targets": {}, "stages": {}}

@@ -109,6 +109,23 @@ BROKEN = [
         "min-over-max", GOOD + "dynamic_axes:\n  b: {min: 9, opt: 9, max: 4}\n", 6, "min <= opt"
     ),
     BrokenSpec("min-over-opt", GOOD + "dynamic_axes: {b: {min: 9, opt: 2, max: 9}}\n", 5, "more"),
+    BrokenSpec("huge-size", GOOD.replace("[1, 3]", f"[1, {10**21 - 1}]"), 4, "less than 2^31"),
+    BrokenSpec(
+        "huge-state", GOOD + f"states: {{h: {{shape: [{1 << 31}]}}}}\n", 5, "less than 2^31"
+    ),
+    BrokenSpec(
+        "huge-axis", GOOD + f"dynamic_axes: {{b: {{opt: 4, max: {1 << 31}}}}}\n", 5, "2147483648"
+    ),
+    BrokenSpec(
+        "huge-growth",
+        GOOD + f"states: {{k: {{shape: [past], out_shape: [past + {1 << 31}]}}}}\n",
+        5,
+        "expression",
+    ),
+    BrokenSpec("huge-steps", GOOD + f"verify: {{steps: {10**20}}}\n", 5, "less than 2147483648"),
+    BrokenSpec("huge-reset", GOOD + f"verify: {{reset_every: {10**20}}}\n", 5, "less than"),
+    BrokenSpec("huge-benchmark", GOOD + f"benchmark: {{steps: {1 << 31}}}\n", 5, "less than"),
+    BrokenSpec("huge-warmup", GOOD + f"benchmark: {{warmup: {1 << 31}}}\n", 5, "less than"),
     BrokenSpec("size-zero", GOOD + "dynamic_axes: {b: {min: 0, opt: 1, max: 1}}\n", 5, "least 1"),
     BrokenSpec(
         "expression",

@@ -97,3 +97,14 @@ def test_a_folder_is_no_file(tmp_path, check):
     (tmp_path / "w.pt").mkdir()
     with pytest.raises(SpecError, match="folder"):
         check("python: 'json:JSONDecoder', weights: w.pt")
+
+
+def test_the_hint_has_classes_first_and_does_not_call_a_function_a_class(tmp_path, check):
+    code = "def make(): ...\nclass Encoder: pass\ndef build(): ...\nclass Decoder: pass\n"
+    write(tmp_path, checked_parts=code)
+    with pytest.raises(SourceError) as caught:
+        check("file: 'checked_parts.py:Xyz'")
+    assert caught.value.hint == "it has: Encoder, Decoder, make, build"
+    with pytest.raises(SourceError) as caught:
+        check("file: 'checked_parts.py:Encodr'")
+    assert caught.value.hint == "did you mean `Encoder`?"

@@ -30,6 +30,13 @@ def test_a_pattern_finds_the_specs_beside_the_job_but_not_the_job_itself(tmp_pat
     assert [run.load().name for run in plan_runs(job)] == ["a", "b"]
 
 
+@pytest.mark.parametrize("pattern", ["{}/?.yaml", "{}/**/?.yaml", "**/?.yaml"])
+def test_a_pattern_may_be_absolute_and_may_reach_into_folders(tmp_path, pattern):
+    write_specs(tmp_path, "a", "b")
+    job = write_job(tmp_path, f"specs: ['{pattern.format(tmp_path)}']")
+    assert [run.load().name for run in plan_runs(job)] == ["a", "b"]
+
+
 def test_set_changes_every_spec_and_the_shell_overrides_it(tmp_path):
     write_specs(tmp_path, "a", "b")
     job = write_job(tmp_path, "specs: [a.yaml, b.yaml]\nset: {verify.steps: 7, verify.atol: 1e-3}")
@@ -89,6 +96,27 @@ def test_a_pattern_that_matches_nothing_is_an_error_at_its_line(tmp_path):
     with pytest.raises(SpecError, match="matches no spec") as caught:
         list(plan_runs(job))
     assert caught.value.line == 5
+
+
+def test_a_job_in_a_job_is_one_error_at_the_entry_that_lists_it(tmp_path):
+    write_specs(tmp_path, "a")
+    job = write_job(
+        tmp_path,
+        "specs:\n  - a.yaml\n  - nightly.yaml\nmatrix: {targets.cpu.threads: [1, 2]}",
+    )
+    with pytest.raises(SpecError, match="is a job, not a spec") as caught:
+        plan_runs(job)
+    assert caught.value.line == 6
+    assert caught.value.key == "specs[1]"
+    assert caught.value.others == ()
+
+
+@pytest.mark.parametrize("entry", ["['*.yaml']", "[a.yaml, broken.yaml]"])
+def test_a_spec_that_cannot_be_read_is_left_to_its_own_run(tmp_path, entry):
+    write_specs(tmp_path, "a")
+    (tmp_path / "broken.yaml").write_text("name: [\n")
+    runs = plan_runs(write_job(tmp_path, f"specs: {entry}"))
+    assert [run.path.name for run in runs] == ["a.yaml", "broken.yaml"]
 
 
 def test_a_job_where_a_spec_is_wanted_is_refused(tmp_path):

@@ -1,8 +1,18 @@
-"""Builds the state contract of a captured program: names, shapes, dtypes, initial values."""
+"""Builds the state contract of a captured program: names, shapes, dtypes, initial values.
+
+A dimension of an output that depends on values (``unique``, ``nonzero``, a boolean mask), or that
+is no integer expression over axes, has a size that nobody can know beforehand.  The contract gives
+it an axis of its own, such as ``output_0`` for dimension 0 of ``output``, which is in no input and
+not among the contract's ``axes``; outputs that are sure to agree share one.  No state can have such
+a size.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +20,18 @@ import numpy as np
 from stateful_pipeline.contract import (
     Axis,
     Contract,
+    Dim,
     Initial,
     Shape,
     State,
     Value,
     axes_of,
     numpy_dtype,
+    resolve,
 )
-from stateful_pipeline.errors import SpecError, StateError
+from stateful_pipeline.errors import ContractError, SpecError, StateError
 from stateful_pipeline.model.arrays import dtype_name, to_numpy
+from stateful_pipeline.model.locate import node_place
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import StateDef
 from stateful_pipeline.model.sizes import fixed_sizes
@@ -34,17 +47,33 @@ def build_contract(
 
     Raises:
         SpecError: An input or an output has the name of a state's graph input or output.
-        StateError: A state has a dtype that an ONNX model cannot carry.
+        StateError: There is nothing to export; a state has a dtype that an ONNX model cannot
+            carry, or a size that depends on values.
     """
+    if not program.outputs and not states:
+        raise StateError(
+            "there is nothing to export: forward returns no tensor, and no state changes",
+            hint="return what is computed, or keep it in a buffer",
+        )
     given, made = program.user_nodes()
     count = len(states)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     described = []
     fixed = fixed_sizes(axes)
     axes = [axis for axis in axes if axis.name not in fixed]
+    inputs = _values(program, program.inputs, given[count:])
+    shapes = [value.shape for value in inputs] + [program.shape(n.meta["val"]) for n in given]
+    known = frozenset(name for shape in shapes for dim in shape for name in axes_of(dim))
     for state, before, after in zip(states, given[:count], made[len(made) - count :], strict=True):
         shape = program.shape(before.meta["val"])
         out_shape = program.shape(after.meta["val"])
+        if not all(_is_known(dim, known) for dim in out_shape):
+            raise StateError(
+                "its size after a call depends on values, not on sizes alone",
+                attribute=state.name,
+                place=node_place(after),
+                hint="keep a buffer of the largest size, and count how much of it is used",
+            )
         described.append(
             State(
                 name=state.name,
@@ -59,8 +88,8 @@ def build_contract(
             )
         )
     contract = Contract(
-        inputs=_values(program, program.inputs, given[count:]),
-        outputs=_values(program, program.outputs, made[: len(made) - count]),
+        inputs=inputs,
+        outputs=_name_unknown(_values(program, program.outputs, made[: len(made) - count]), known),
         states=tuple(described),
         axes=(*axes, *_growing_axes(described, axes)),
     )
@@ -73,6 +102,41 @@ def _values(program: Program, names: Sequence[str], nodes: Sequence[Any]) -> tup
         Value(name, dtype_name(node.meta["val"].dtype), program.shape(node.meta["val"]))
         for name, node in zip(names, nodes, strict=True)
     )
+
+
+def _name_unknown(outputs: Sequence[Value], known: frozenset[str]) -> tuple[Value, ...]:
+    """Name the dimensions that no axis in ``known`` determines; the same expression, one name."""
+    names: dict[str, str] = {}
+    taken = set(known)
+
+    def named(output: str, index: int, dim: Dim) -> Dim:
+        if isinstance(dim, int) or _is_known(dim, known):
+            return dim
+        if dim not in names:
+            base = f"{re.sub(r'[^0-9A-Za-z_]', '_', output)}_{index}"
+            base = base if base.isidentifier() else f"size_{base}"
+            free = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+            names[dim] = next(name for name in free if name not in taken)
+            taken.add(names[dim])
+        return names[dim]
+
+    return tuple(
+        replace(v, shape=tuple(named(v.name, index, dim) for index, dim in enumerate(v.shape)))
+        for v in outputs
+    )
+
+
+def _is_known(dim: Dim, known: frozenset[str]) -> bool:
+    """Whether ``dim`` can be computed from the sizes of the axes in ``known``."""
+    try:
+        if not axes_of(dim) <= known:
+            return False
+        resolve(dim, {axis: 7 + 2 * i for i, axis in enumerate(sorted(known))})
+    except ContractError:
+        return False
+    except ArithmeticError:  # no size at these sizes, but an expression
+        pass
+    return True
 
 
 def _checked_dtype(state: StateDef) -> str:

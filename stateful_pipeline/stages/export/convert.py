@@ -1,30 +1,31 @@
-"""Converts the functional program to an ONNX model with PyTorch's exporter, repeatably.
+"""Converts the functional program to an ONNX model with PyTorch's exporter.
 
-The exporter writes the traced source lines, with absolute paths, into node metadata, and labels
-dimensions as it inferred them.  Both are replaced here: metadata goes, and the dimensions of
-inputs and outputs are those of the captured program, in the names of the contract.
+What the exporter refuses is said in a sentence, with the line of the user's code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import logging
+import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+import onnx
 import onnx_ir as ir
+import onnxscript
 import torch
 
-from stateful_pipeline.contract import Shape
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.locate import node_place, user_place
 from stateful_pipeline.model.program import WRAPPED, Program
 from stateful_pipeline.model.torch_internals import symbolic_shapes
 from stateful_pipeline.stages.export.rnn import translations
 
+_TRANSLATING = re.compile(r"Error when translating node .*target=torch\.ops\.([\w.]+?)\.\w+\]")
+_PACKAGES = tuple(path + os.sep for p in (onnx, onnxscript, ir) for path in p.__path__)
 _EXPORTER = r"torch\.|onnxscript|onnx_ir|onnx\.|copyreg|abc"
 
 
@@ -96,11 +97,27 @@ def _refusal(error: Exception, program: Program) -> StageError:
             place=_place_of(program, missing[1]),
             hint="write it with other operators",
         )
+    operator = _translated(error)
+    place = user_place(error) if operator is None else _place_of(program, operator)
+    inside = place is not None and place.file.startswith(_PACKAGES)
+    what = "the program" if operator is None else operator.replace(".", "::")
     return StageError(
-        f"the program has no ONNX form: {type(root).__name__}: " + "\n".join(text[:6]),
+        f"{what} has no ONNX form: {type(root).__name__}: " + "\n".join(text[:6]),
         stage="export",
-        place=user_place(error),
+        place=None if inside else place,
+        hint="write it with other operators" if operator is not None else None,
     )
+
+
+def _translated(error: BaseException) -> str | None:
+    """Return the operator (``aten.amax``) whose translation raised, if that is what happened."""
+    current: BaseException | None = error
+    while current is not None:
+        found = _TRANSLATING.search(str(current))
+        if found is not None:
+            return found[1]
+        current = current.__cause__
+    return None
 
 
 def _place_of(program: Program, operator: str) -> Place | None:
@@ -118,80 +135,3 @@ def _strip_prefix(model: ir.Model) -> None:
     for name, value in list(model.graph.initializers.items()):
         if name.startswith(WRAPPED):
             value.name = name.removeprefix(WRAPPED)
-
-
-def clean(model: ir.Model) -> None:
-    """Remove everything that depends on the machine, the folder or the time."""
-    model.metadata_props.clear()
-    model.doc_string = None
-    model.producer_name, model.producer_version = "stateful-pipeline", None
-    for graph in model.graphs():
-        graph.metadata_props.clear()
-        graph.doc_string = None
-        for node in graph:
-            node.metadata_props.clear()
-            node.doc_string = None
-            for value in node.outputs:
-                value.metadata_props.clear()
-        for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
-            value.metadata_props.clear()
-            value.doc_string = None
-
-
-def rename_io(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Give graph inputs and outputs their names; whatever else had such a name gets another.
-
-    An output that is also an input, or that comes twice, gets an ``Identity`` of its own.
-    """
-    graph = model.graph
-    _separate_outputs(graph)
-    outside = [*graph.inputs, *graph.outputs]
-    fixed = {id(value) for value in outside}
-    inside = [value for value in _values(model) if id(value) not in fixed]
-    taken = {value.name for value in inside} | {*inputs, *outputs}
-    for value in inside:
-        if value.name is not None and value.name in (*inputs, *outputs):
-            value.name = next(n for n in _other_names(value.name) if n not in taken)
-            taken.add(value.name)
-    for value, temporary in zip(outside, _other_names("io"), strict=False):
-        value.name = temporary  # so that two of them can trade names
-    for value, name in zip(outside, (*inputs, *outputs), strict=True):
-        value.name = name
-
-
-def _other_names(name: str) -> Iterator[str]:
-    return (f"{name}_value_{number}" for number in itertools.count(1))
-
-
-def _separate_outputs(graph: ir.Graph) -> None:
-    taken = {id(value) for value in graph.inputs} | {id(v) for v in graph.initializers.values()}
-    for index, value in enumerate(list(graph.outputs)):
-        if id(value) in taken:
-            node = ir.node("Identity", [value])
-            node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
-            graph.append(node)
-            graph.outputs[index] = node.outputs[0]
-        taken.add(id(value))
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
-        for node in graph:
-            yield from node.outputs
-
-
-def declare_shapes(model: ir.Model, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> None:
-    """Declare the dimensions of inputs and outputs, and drop inferred ones in between.
-
-    What the exporter inferred in between can be wrong under a dynamic axis (a recurrent layer's
-    output keeps the example's number of time steps), and runtimes infer it anyway.
-    """
-    graph = model.graph
-    kept = {id(value) for value in (*graph.inputs, *graph.outputs)}
-    for value in _values(model):
-        if id(value) not in kept and value.const_value is None:
-            value.shape = None
-    for value, shape in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
-        value.shape = ir.Shape(list(shape))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import onnx_ir as ir
 
 from stateful_pipeline.contract import Contract
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference
 from stateful_pipeline.stages.export.contracts import build_contract, io_shapes
-from stateful_pipeline.stages.export.convert import clean, convert, declare_shapes, rename_io
+from stateful_pipeline.stages.export.convert import convert
 from stateful_pipeline.stages.export.in_place import in_place_states
+from stateful_pipeline.stages.export.interface import (
+    cast_outputs,
+    clean,
+    declare_shapes,
+    order_inputs,
+    rename_io,
+)
 from stateful_pipeline.stages.export.measure import check_dimensions
 from stateful_pipeline.stages.export.write import (
     EXTERNAL_DATA_THRESHOLD,
@@ -41,6 +46,7 @@ def export_program(
     opset: int,
     sizes: Sequence[Mapping[str, int]],
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
+    check: Callable[[Path], None] | None = None,
 ) -> Exported:
     """Write ``program`` to ``path`` as ONNX, states explicit, contract inside.
 
@@ -52,15 +58,19 @@ def export_program(
         opset: The ONNX opset.
         sizes: Sizes at which declared dimensions are compared with measured ones.
         external_data_threshold: Bytes of weights above which they are stored beside the model.
+        check: Called with the draft at last, before it is put in place; raises to refuse it.
 
     Raises:
         StageError: No ONNX form, refused by ``onnx.checker``, or wrong dimensions.
+        StateError: There is nothing to export, or a state has no form that a runner can carry.
     """
     contract, arrays = build_contract(program, reference.states, reference.axes, sidecar_name(path))
     model = convert(program, opset)
-    _order_io(model, len(contract.states))
+    order_inputs(model, len(contract.states))
     inputs = [v.name for v in contract.inputs] + [s.input for s in contract.states]
     outputs = [v.name for v in contract.outputs] + [s.output for s in contract.states]
+    dtypes = [v.dtype for v in contract.outputs] + [s.dtype for s in contract.states]
+    cast_outputs(model, dtypes)
     rename_io(model, inputs, outputs)
     clean(model)
     declare_shapes(model, *io_shapes(contract))
@@ -69,20 +79,18 @@ def export_program(
         contract,
         states=tuple(replace(s, in_place=s.input in shared) for s in contract.states),
     )
+
+    def checks(draft: Path) -> None:
+        check_dimensions(draft, contract, plan, sizes)
+        if check is not None:
+            check(draft)
+
     files = write_model(
         model,
         contract,
         arrays,
         path,
         external_data_threshold,
-        check=lambda draft: check_dimensions(draft, contract, plan, sizes),
+        check=checks,
     )
     return Exported(path, tuple(files), contract)
-
-
-def _order_io(model: ir.Model, states: int) -> None:
-    """Put the user's inputs before the states, as the outputs are."""
-    graph_inputs = model.graph.inputs
-    ordered = [*graph_inputs[states:], *graph_inputs[:states]]
-    graph_inputs.clear()
-    graph_inputs.extend(ordered)

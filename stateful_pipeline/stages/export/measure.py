@@ -2,7 +2,8 @@
 
 Exporters label dimensions by inference, and can be wrong without anyone noticing: ``[batch, 20,
 32]`` under a dynamic ``time`` passes every checker.  Here the written file runs at several sizes,
-and a declared dimension that a run contradicts is an error.
+and a declared dimension that a run contradicts is an error.  A size that nobody can know beforehand
+must at least agree wherever the contract gives it the same name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stateful_pipeline.contract import Contract, resolve_shape
+from stateful_pipeline.contract import Contract, Shape, axes_of, resolve_shape
 from stateful_pipeline.errors import ContractError, PipelineError, StageError
 from stateful_pipeline.model.arrays import to_numpy
 from stateful_pipeline.model.inputs import InputPlan
@@ -39,14 +40,35 @@ def check_dimensions(
     for at in sizes:
         measured, bound = _measure(engine, path, contract, plan, at)
         for name, shape in declared.items():
-            expected = resolve_shape(shape, bound)
-            if measured[name] != expected:
-                raise StageError(
-                    f"'{name}' is declared as [{', '.join(map(str, shape))}], which is "
-                    f"{list(expected)} at {dict(at)}, but measures {list(measured[name])}",
-                    stage="export",
-                    hint="the exporter mislabelled it or lost a dynamic axis; please report it",
-                )
+            _check(name, shape, measured[name], bound, _text(at))
+
+
+def _check(
+    name: str, shape: Shape, measured: tuple[int, ...], bound: dict[str, int], at: str
+) -> None:
+    says = f"'{name}' is declared as [{', '.join(map(str, shape))}]"
+    if len(shape) == len(measured):
+        _bind_unknown(bound, shape, measured)
+        expected = resolve_shape(shape, bound)
+        if measured == expected:
+            return
+        says += f", which is {list(expected)} at {at}"
+    raise StageError(
+        f"{says}, but measures {list(measured)}",
+        stage="export",
+        hint="the exporter mislabelled it or lost a dynamic axis; please report it",
+    )
+
+
+def _bind_unknown(bound: dict[str, int], shape: Shape, measured: tuple[int, ...]) -> None:
+    """Bind the axes that only outputs have to what they measure at first."""
+    for dim, size in zip(shape, measured, strict=True):
+        if isinstance(dim, str) and axes_of(dim) == {dim}:
+            bound.setdefault(dim, size)
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in sizes.items()) or "fixed sizes"
 
 
 def _measure(
@@ -70,7 +92,8 @@ def _measure(
         raise
     except Exception as error:  # ONNX Runtime's exceptions share no base
         raise StageError(
-            f"the exported model does not run at {dict(sizes)}: {first_line(error)}", stage="export"
+            f"the exported model does not run at {_text(sizes)}: {first_line(error)}",
+            stage="export",
         ) from error
     return {n: tuple(r.shape()) for n, r in zip(names, results, strict=True)}, bound
 

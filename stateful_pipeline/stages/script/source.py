@@ -64,7 +64,9 @@ def _call(
 ) -> Any:
     try:
         return function(*args, **kw)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         place = user_place(error)
         at = f" at {place}" if place is not None else ""
         raise _error(spec, key, f"{doing} it raised {type(error).__name__}: {error}{at}") from error
@@ -84,7 +86,8 @@ def _factory(spec: Spec) -> Callable[..., Any]:
         classes = [
             n for n, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, nn.Module)
         ]
-        raise _error(spec, source.key, f"has no '{name}'", f"its modules are: {', '.join(classes)}")
+        hint = f"its modules are: {', '.join(classes)}" if classes else None
+        raise _error(spec, source.key, f"has no '{name}'", hint)
     if not callable(value):
         raise _error(spec, source.key, f"'{name}' is a {type(value).__name__}, not a class")
     return value  # type: ignore[no-any-return]
@@ -96,7 +99,9 @@ def _import(spec: Spec, name: str) -> Any:
         sys.path.append(folder)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _error(
             spec,
             spec.source.key,
@@ -117,8 +122,10 @@ def _import_file(spec: Spec, path: Path) -> Any:
         sys.path.append(folder)
     try:
         found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise _error(
             spec, "source.file", f"cannot be imported: {type(error).__name__}: {error}"
         ) from error

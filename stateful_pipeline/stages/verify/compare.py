@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,18 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Floats may differ by ``atol + rtol * |expected|``, integers and booleans not at all."""
+    """How far floats may be off; integers and booleans may not at all.
+
+    Attributes:
+        atol: The absolute part.
+        rtol: Relative to the element that is expected.
+        of_largest: Relative to the largest element of the tensor that is expected, for what
+            cancels to next to nothing.
+    """
 
     atol: float
     rtol: float
+    of_largest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,7 @@ class Difference:
         where: The index of the worst element, where it is not.
         expected: The reference's value there.
         got: The target's value there.
+        non_finite: How many elements the reference has that are NaN or infinite.
     """
 
     abs_error: float
@@ -36,6 +45,7 @@ class Difference:
     where: tuple[int, ...] = ()
     expected: Any = None
     got: Any = None
+    non_finite: int = 0
 
 
 def compare(expected: Array, got: Array, tolerance: Tolerance) -> Difference:
@@ -49,8 +59,9 @@ def compare(expected: Array, got: Array, tolerance: Tolerance) -> Difference:
         # float64 cannot tell neighbouring large integers apart; they differ by 1 at least.
         error = np.where((expected != got) & (error == 0), 1.0, error)
         allowed = np.zeros_like(error)
+        non_finite = 0
     else:
-        error, allowed = _float_errors(expected, got, tolerance)
+        error, allowed, non_finite = _float_errors(expected, got, tolerance)
     bad = error > allowed
     index = np.unravel_index(
         int(np.argmax(np.where(bad, error, -1.0) if bad.any() else error)), error.shape
@@ -58,75 +69,23 @@ def compare(expected: Array, got: Array, tolerance: Tolerance) -> Difference:
     where = tuple(int(i) for i in index)
     worst = float(error.max())
     if not bad.any():
-        return Difference(worst, equal=True)
-    return Difference(worst, False, where, expected[index].item(), got[index].item())
+        return Difference(worst, equal=True, non_finite=non_finite)
+    return Difference(worst, False, where, expected[index].item(), got[index].item(), non_finite)
 
 
-def _float_errors(expected: Array, got: Array, tolerance: Tolerance) -> tuple[Array, Array]:
+def _float_errors(expected: Array, got: Array, tolerance: Tolerance) -> tuple[Array, Array, int]:
+    """Return the error of each element, the error allowed, and how many are not finite."""
     a, b = expected.astype(np.float64), got.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(same, 0.0, np.abs(a - b))
         allowed = tolerance.atol + tolerance.rtol * np.abs(a)
     error = np.where(np.isnan(error), np.inf, error)
-    return error, np.where(np.isfinite(a), allowed, 0.0)
+    finite = np.isfinite(a)
+    if tolerance.of_largest and finite.any():
+        allowed = allowed + tolerance.of_largest * np.abs(a[finite]).max()
+    return error, np.where(finite, allowed, 0.0), int(a.size - np.count_nonzero(finite))
 
 
 def _kind(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"
-
-
-@dataclass
-class RolloutRecord:
-    """What one rollout showed, filled step by step."""
-
-    mode: str
-    sizes: dict[str, int]
-    seed: int
-    per_step: list[float] = field(default_factory=list)
-    tensors: dict[str, float] = field(default_factory=dict)
-    first_bad: dict[str, Any] | None = None
-
-    def add(
-        self,
-        step: int,
-        kind: str,
-        expected: dict[str, Array],
-        got: dict[str, Array],
-        tolerance: Tolerance,
-    ) -> None:
-        """Compare the tensors of one step."""
-        if len(self.per_step) <= step:
-            self.per_step.append(0.0)
-        for name, want in expected.items():
-            found = compare(want, got[name], tolerance)
-            key = name if kind == "output" else f"state {name}"
-            self.tensors[key] = max(self.tensors.get(key, 0.0), found.abs_error)
-            self.per_step[step] = max(self.per_step[step], found.abs_error)
-            if not found.equal and self.first_bad is None:
-                self.first_bad = {
-                    "step": step,
-                    "tensor": name,
-                    "kind": kind,
-                    "index": list(found.where),
-                    "expected": found.expected,
-                    "got": found.got,
-                    "abs_error": found.abs_error,
-                    "sizes": self.sizes,
-                    "seed": self.seed,
-                    "mode": self.mode,
-                }
-
-    def summary(self) -> dict[str, Any]:
-        """Return the record as it stands in the report."""
-        return {
-            "mode": self.mode,
-            "sizes": self.sizes,
-            "seed": self.seed,
-            "steps": len(self.per_step),
-            "passed": self.first_bad is None,
-            "max_abs_error": max(self.per_step, default=0.0),
-            "tensors": self.tensors,
-            "per_step": self.per_step,
-            "first_bad": self.first_bad,
-        }

@@ -8,7 +8,7 @@ after every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model.arrays import Array, to_arrays
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Reference, Step
+from stateful_pipeline.model.schedule import Schedule
 from stateful_pipeline.runtime import StatefulRunner
-from stateful_pipeline.stages.verify.compare import RolloutRecord, Tolerance
+from stateful_pipeline.stages.verify.compare import Tolerance
+from stateful_pipeline.stages.verify.record import Count, RolloutRecord
 
 RESET_STEPS = 2
 """Steps that are repeated after the final reset and must give the same bits as at first."""
@@ -46,10 +48,10 @@ class TargetRollouts:
         self.reset_passed = True
         self.error: PipelineError | None = None
 
-    def start(self, sizes: Mapping[str, int], seed: int) -> None:
-        """Begin a rollout at ``sizes``."""
+    def start(self, schedule: Schedule, seed: int) -> None:
+        """Begin a rollout whose steps have the sizes of ``schedule``."""
         for mode in ("free-running", "teacher-forced"):
-            self.records.append(RolloutRecord(mode, dict(sizes), seed))
+            self.records.append(RolloutRecord(mode, schedule, seed))
         self._first: list[tuple[dict[str, Array], dict[str, Array]]] = []
 
     def try_to_follow(self, step: Step, begins: bool) -> None:
@@ -112,10 +114,17 @@ class TargetRollouts:
             max((r["per_step"][i] for r in free if i < len(r["per_step"])), default=0.0)
             for i in range(longest)
         ]
-        passed = not bad and self.reset_passed
+        counts = self._counts()
+        owed = [
+            f"'{name.removeprefix('state ')}' {count.how_finite()}: "
+            "give the inputs a range in which it is"
+            for name, count in counts.items()
+            if count.proves_nothing
+        ]
+        wrong = bool(bad) or not self.reset_passed
         return {
-            "passed": passed,
-            "owed": [],
+            "passed": False if wrong else None if owed else True,
+            "owed": owed,
             "steps": longest,
             "max_abs_error": max(per_step, default=0.0),
             "first_bad": min(bad, key=lambda found: found["step"]) if bad else None,
@@ -123,24 +132,37 @@ class TargetRollouts:
             "atol": self._tolerance.atol,
             "rtol": self._tolerance.rtol,
             "reset": {"passed": self.reset_passed, "steps": RESET_STEPS},
+            "non_finite": {
+                name: count.non_finite / count.elements
+                for name, count in counts.items()
+                if count.non_finite
+            },
             "rollouts": rollouts,
         }
+
+    def _counts(self) -> dict[str, Count]:
+        """Return what each tensor's elements were, over all rollouts."""
+        total: dict[str, Count] = {}
+        for record in self.records:
+            for name, count in record.counts.items():
+                total.setdefault(name, Count()).add(count)
+        return total
 
 
 def roll_out(
     reference: Reference,
     plan: InputPlan,
     targets: Sequence[TargetRollouts],
-    sizes: Mapping[str, int],
+    schedule: Schedule,
     seed: int,
     steps: int,
     reset_every: int | None,
 ) -> None:
-    """Take ``steps`` steps of the reference at ``sizes``, all ``targets`` beside it."""
+    """Take ``steps`` steps of the reference at the sizes of ``schedule``, ``targets`` beside it."""
     for target in targets:
-        target.start(sizes, seed)
-    inputs = (plan.step(sizes, seed, index) for index in range(steps))
-    for step in reference.rollout(sizes, inputs, reset_every):
+        target.start(schedule, seed)
+    inputs = (plan.step(schedule.at(index), seed, index) for index in range(steps))
+    for step in reference.rollout(schedule.at(0), inputs, reset_every):
         begins = step.index == 0 or bool(reset_every and step.index % reset_every == 0)
         for target in targets:
             target.try_to_follow(step, begins)

@@ -6,7 +6,7 @@ from typing import Any
 
 from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model.reference import torch_threads
-from stateful_pipeline.model.sizes import corner_sizes
+from stateful_pipeline.model.schedule import Schedule, schedules
 from stateful_pipeline.report import plain_json
 from stateful_pipeline.stages.artifacts import Artifacts
 from stateful_pipeline.stages.files import write_text
@@ -20,6 +20,7 @@ def run(artifacts: Artifacts) -> None:
     A target that cannot run gets an ``error`` and does not stop the others.
     """
     subject = artifacts.need("subject", "verify")
+    states = artifacts.need("discovery", "verify").reference.states
     options = artifacts.spec.verify
     rolling: dict[str, TargetRollouts] = {}
     for name, build in artifacts.targets.items():
@@ -39,30 +40,32 @@ def run(artifacts: Artifacts) -> None:
     asked = [artifacts.spec.targets[name].threads for name in rolling]
     threads = max(filter(None, asked)) if asked and all(asked) else None
     with torch_threads(threads):
-        for sizes in corner_sizes(subject.axes):
+        for schedule in schedules(subject.axes, states):
             for seed in options.seeds:
-                _roll_out(artifacts, list(rolling.values()), sizes, seed)
+                _roll_out(artifacts, list(rolling.values()), schedule, seed)
     for name, target_rollouts in rolling.items():
         build = artifacts.targets[name]
         build.error = target_rollouts.error
         if build.error is None:
             build.verify = target_rollouts.report()
             build.passed = build.verify["passed"]
+            build.owed += build.verify["owed"]
     write_report(artifacts)
 
 
 def _roll_out(
-    artifacts: Artifacts, targets: list[TargetRollouts], sizes: dict[str, int], seed: int
+    artifacts: Artifacts, targets: list[TargetRollouts], schedule: Schedule, seed: int
 ) -> None:
     subject, options = artifacts.need("subject", "verify"), artifacts.spec.verify
     reference = artifacts.need("discovery", "verify").reference
-    at = ", ".join(f"{axis}={size}" for axis, size in sizes.items()) or "fixed sizes"
-    artifacts.say(f"rolling out at {at}, seed {seed}")
+    artifacts.say(f"rolling out at {schedule}, seed {seed}")
     try:
-        roll_out(reference, subject.plan, targets, sizes, seed, options.steps, options.reset_every)
+        roll_out(
+            reference, subject.plan, targets, schedule, seed, options.steps, options.reset_every
+        )
     except PipelineError as error:
         raise StageError(
-            f"at {at}: {error.message}", stage="verify", place=error.place, hint=error.hint
+            f"at {schedule}: {error.message}", stage="verify", place=error.place, hint=error.hint
         ) from error
 
 

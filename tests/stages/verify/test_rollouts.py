@@ -12,8 +12,11 @@ from onnx import numpy_helper
 from torch import nn
 
 import stateful_pipeline as sp
+from stateful_pipeline.contract import Axis
 from stateful_pipeline.model.discover import discover
 from stateful_pipeline.model.inputs import Input, InputPlan, Uniform
+from stateful_pipeline.model.reference import Reference, StateDef
+from stateful_pipeline.model.schedule import Schedule, schedules
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.rollouts import TargetRollouts, roll_out
 
@@ -49,7 +52,7 @@ def verify(
     target = TargetRollouts(path, "cpu", 1, tolerance)
     if sabotage is not None:
         sabotage(target)
-    roll_out(found.reference, PLAN, [target], {}, 0, steps, reset_every)
+    roll_out(found.reference, PLAN, [target], Schedule({}), 0, steps, reset_every)
     assert target.error is None
     return target.report()
 
@@ -163,6 +166,83 @@ def test_a_target_that_fails_to_run_has_an_error_and_harms_no_other(model) -> No
 
     good = TargetRollouts(model, "cpu", 1, TIGHT)
     bad = TargetRollouts(rewired(model, clashes), "cpu", 1, TIGHT)
-    roll_out(found.reference, PLAN, [bad, good], {}, 0, 5, None)
+    roll_out(found.reference, PLAN, [bad, good], Schedule({}), 0, 5, None)
     assert "step 3" in str(bad.error)
     assert good.report()["passed"]
+
+
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = self.h * 0.5 + x.sum(0)
+        return x + self.h
+
+
+class Shrinks(Sums):
+    """Starts again at a step that is shorter than the last, which the model does not know."""
+
+    last = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] < self.last:
+            self.h = torch.zeros_like(self.h)
+        self.last = x.shape[0]
+        return super().forward(x)
+
+
+def test_what_depends_on_the_size_of_the_last_step_shows_where_sizes_change(tmp_path) -> None:
+    path, axis = tmp_path / "model.onnx", Axis("time", 1, 3, 6)
+    sp.export_onnx(Sums().eval(), (torch.ones(3, 4),), path, dynamic_axes={"x": {0: "time"}})
+    plan = InputPlan([Input("x", torch.float32, ("time", 4), Uniform())])
+    states = [StateDef("h", ("h",), (4,), torch.zeros(4))]
+
+    def verdicts(module: nn.Module) -> list[bool]:
+        reference = Reference(module.eval(), states, lambda m, i: m(i["x"]), [axis])
+        passed = []
+        for schedule in schedules([axis], states):
+            target = TargetRollouts(path, "cpu", 1, TIGHT)
+            roll_out(reference, plan, [target], schedule, 0, 8, None)
+            assert target.error is None
+            passed.append(target.report()["passed"])
+        return passed
+
+    assert verdicts(Sums()) == [True, True, True, True]
+    assert verdicts(Shrinks()) == [True, True, True, False]
+
+
+class Overflows(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_buffer("h", torch.ones(2, 4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.h = self.h * self.factor
+        return x, torch.where(x > 0, self.h, x)
+
+
+@pytest.mark.parametrize(
+    ("factor", "passed", "owed"),
+    [
+        (float("nan"), None, "was never finite"),
+        (1e20, None, "was finite in 2 of 32 steps only"),
+        (0.5, True, None),
+    ],
+)
+def test_nothing_is_proven_by_what_is_never_finite(factor, passed, owed, tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    sp.export_onnx(Overflows(factor).eval(), (torch.ones(2, 4),), path)
+    found = discover(Overflows(factor).eval(), lambda m, i: m(i["x"]), PLAN, (), {})
+    target = TargetRollouts(path, "cpu", 1, TIGHT)
+    roll_out(found.reference, PLAN, [target], Schedule({}), 0, 16, None)
+    report = target.report()
+    reasons = [f"'h' {owed}: give the inputs a range in which it is"] if owed else []
+    assert (report["passed"], report["owed"]) == (passed, reasons)
+    assert (report["non_finite"] == {}) is (not owed)
+    if owed:
+        assert report["non_finite"]["state h"] > 0.9
+        assert 0 < report["non_finite"]["output_1"] < 1
+        assert "output_0" not in report["non_finite"]

@@ -41,3 +41,55 @@ def test_a_target_that_was_not_built_is_reported(run_stages) -> None:
     verify.run(artifacts)
     entry = json.loads((artifacts.folder / "verify" / "report.json").read_text())["targets"]["cpu"]
     assert (entry["passed"], entry["steps"], entry["error"]) == (None, 0, "no engine")
+
+
+OTHER = """
+import torch
+from torch import nn
+
+class Sums(nn.Module):
+    def __init__(self, factor=0.5):
+        super().__init__()
+        self.factor = float(factor)
+        self.register_buffer("h", torch.ones(3))
+
+    def forward(self, x):
+        self.h = self.h * self.factor
+        return x.sum(0) * 0 + self.h
+"""
+
+TIMED = """
+schema: 1
+name: sums
+source: {file: "other.py:Sums"}
+inputs:
+  x: {shape: [time, 3]}
+dynamic_axes:
+  time: {min: 1, opt: 3, max: 5}
+targets:
+  cpu: {runtime: onnxruntime, provider: cpu, threads: 1}
+verify: {steps: 6, seeds: [0]}
+"""
+
+
+def test_one_rollout_changes_the_sizes_that_no_state_follows(run_stages, tmp_path) -> None:
+    (tmp_path / "other.py").write_text(OTHER)
+    artifacts = run_stages(last="verify", spec=TIMED)
+    report = json.loads((artifacts.folder / "verify" / "report.json").read_text())
+    sizes = [r["sizes"]["time"] for r in report["targets"]["cpu"]["rollouts"]]
+    assert sizes[::2] == [3, 1, 5, "1, 3, 5 in turn"]
+    assert artifacts.targets["cpu"].passed is True
+    assert report["targets"]["cpu"]["non_finite"] == {}
+
+
+def test_a_target_whose_tensors_are_never_finite_is_owed(run_stages, tmp_path) -> None:
+    (tmp_path / "other.py").write_text(OTHER)
+    artifacts = run_stages("source.kwargs={factor: nan}", last="benchmark", spec=TIMED)
+    report = json.loads((artifacts.folder / "verify" / "report.json").read_text())["targets"]["cpu"]
+    owed = [
+        f"'{name}' was never finite: give the inputs a range in which it is"
+        for name in ("output", "h")
+    ]
+    assert (report["passed"], report["owed"], report["first_bad"]) == (None, owed, None)
+    assert report["non_finite"] == {"output": 1.0, "state h": 1.0}
+    assert (artifacts.targets["cpu"].passed, artifacts.targets["cpu"].owed) == (None, owed)

@@ -1,0 +1,131 @@
+"""What one rollout showed, filled step by step, and how it stands in the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateful_pipeline.model.schedule import Schedule
+from stateful_pipeline.stages.verify.compare import Array, Tolerance, compare
+
+LEAST_FINITE = 0.1
+"""Share of the steps in which a tensor must have a finite element, for equality to prove anything:
+two sides that overflow at the second step agree from then on, whatever they compute."""
+
+
+@dataclass
+class Count:
+    """What the elements of a tensor were, as the reference gives it.
+
+    Attributes:
+        elements: How many were compared.
+        non_finite: How many of them were NaN or infinite.
+        steps: How many steps had an element.
+        finite_steps: How many of them had a finite one.
+    """
+
+    elements: int = 0
+    non_finite: int = 0
+    steps: int = 0
+    finite_steps: int = 0
+
+    def add_step(self, elements: int, non_finite: int) -> None:
+        """Count the elements of one step."""
+        self.elements += elements
+        self.non_finite += non_finite
+        self.steps += elements > 0
+        self.finite_steps += elements > non_finite
+
+    def add(self, other: Count) -> None:
+        """Count what ``other`` has counted."""
+        self.elements += other.elements
+        self.non_finite += other.non_finite
+        self.steps += other.steps
+        self.finite_steps += other.finite_steps
+
+    @property
+    def proves_nothing(self) -> bool:
+        """Whether it was next to never finite."""
+        return self.finite_steps < LEAST_FINITE * self.steps
+
+    def how_finite(self) -> str:
+        """Return it in words: ``was never finite``."""
+        if self.finite_steps == 0:
+            return "was never finite"
+        return f"was finite in {self.finite_steps} of {self.steps} steps only"
+
+
+@dataclass
+class RolloutRecord:
+    """One rollout of one target.
+
+    Attributes:
+        mode: ``free-running`` or ``teacher-forced``.
+        schedule: The sizes of its steps.
+        seed: The seed of its inputs.
+        per_step: The largest error of each step.
+        tensors: The largest error of each tensor; a state is called ``state h``.
+        counts: What each tensor's elements were.
+        first_bad: The first tensor that is off by more than allowed.
+    """
+
+    mode: str
+    schedule: Schedule
+    seed: int
+    per_step: list[float] = field(default_factory=list)
+    tensors: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, Count] = field(default_factory=dict)
+    first_bad: dict[str, Any] | None = None
+
+    def add(
+        self,
+        step: int,
+        kind: str,
+        expected: dict[str, Array],
+        got: dict[str, Array],
+        tolerance: Tolerance,
+    ) -> None:
+        """Compare the tensors of one step."""
+        if len(self.per_step) <= step:
+            self.per_step.append(0.0)
+        for name, want in expected.items():
+            found = compare(want, got[name], tolerance)
+            key = name if kind == "output" else f"state {name}"
+            self.counts.setdefault(key, Count()).add_step(want.size, found.non_finite)
+            self.tensors[key] = max(self.tensors.get(key, 0.0), found.abs_error)
+            self.per_step[step] = max(self.per_step[step], found.abs_error)
+            if not found.equal and self.first_bad is None:
+                self.first_bad = {
+                    "step": step,
+                    "tensor": name,
+                    "kind": kind,
+                    "index": list(found.where),
+                    "expected": found.expected,
+                    "got": found.got,
+                    "abs_error": found.abs_error,
+                    "sizes": self.schedule.at(step),
+                    "rollout": self.schedule.summary(),
+                    "seed": self.seed,
+                    "mode": self.mode,
+                }
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether all was equal; None if a tensor was next to never finite."""
+        if self.first_bad is not None:
+            return False
+        return None if any(count.proves_nothing for count in self.counts.values()) else True
+
+    def summary(self) -> dict[str, Any]:
+        """Return the record as it stands in the report."""
+        return {
+            "mode": self.mode,
+            "sizes": self.schedule.summary(),
+            "seed": self.seed,
+            "steps": len(self.per_step),
+            "passed": self.passed,
+            "max_abs_error": max(self.per_step, default=0.0),
+            "tensors": self.tensors,
+            "per_step": self.per_step,
+            "first_bad": self.first_bad,
+        }
