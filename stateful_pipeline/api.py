@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from stateful_pipeline.contract import Axis, Contract, Dim, Shape
+from stateful_pipeline.contract import Axis, Contract
+from stateful_pipeline.dimensions import Dim, Shape
 from stateful_pipeline.errors import SpecError, StateError, TargetError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.capture import capture

@@ -5,35 +5,29 @@ contract says so for each state, with dtype, shape, initial value and the attrib
 from, and it travels inside the ONNX file as JSON under :data:`METADATA_KEY` in ``metadata_props``.
 Nobody parses names.
 
-A dimension is a number, the name of an axis (``"batch"``), or an integer expression over axes
-(``"past + time"``, ``"(time//2)"``, ``"Max(1, time)"``).  Axes are bound by the inputs of a step;
-an axis that only a *growing* state has (its ``out_shape`` differs from its ``shape``) is bound by
-the current size of that state.
+Shapes have named axes (see :mod:`.dimensions`).  Axes are bound by the inputs of a step; an axis
+that only a *growing* state has (its ``out_shape`` differs from its ``shape``) is bound by the
+current size of that state.
 
 This module needs numpy alone, so that a deployment can read it.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from stateful_pipeline.dimensions import Dim, Shape, axes_of, resolve
 from stateful_pipeline.errors import ContractError
 
 METADATA_KEY = "stateful_pipeline.contract"
 SCHEMA = 1
-
-Dim = int | str
-Shape = tuple[Dim, ...]
 
 DTYPES = (
     "float16", "bfloat16", "float32", "float64",
@@ -60,70 +54,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         ) from error
     bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return bfloat16
-
-
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-_FUNCTIONS: dict[str, Callable[..., int]] = {"Max": max, "Min": min}
-
-
-def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.Name(id=name):
-            return sizes[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluate(operand, sizes)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_evaluate(left, sizes), _evaluate(right, sizes))
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_evaluate(arg, sizes) for arg in args))
-    raise ContractError(f"'{ast.unparse(node)}' is not an integer expression over axes")
-
-
-@lru_cache(maxsize=1024)
-def _parsed(dim: str) -> ast.expr:
-    try:
-        return ast.parse(dim, mode="eval").body
-    except SyntaxError as error:
-        raise ContractError(f"'{dim}' is not an integer expression over axes") from error
-
-
-@lru_cache(maxsize=1024)
-def axes_of(dim: Dim) -> frozenset[str]:
-    """Return the names of the axes that ``dim`` depends on: none for a number."""
-    if isinstance(dim, int):
-        return frozenset()
-    names = {node.id for node in ast.walk(_parsed(dim)) if isinstance(node, ast.Name)}
-    return frozenset(names - _FUNCTIONS.keys())
-
-
-def resolve(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """Return the size of ``dim`` where the axes have the ``sizes``.
-
-    Raises:
-        ContractError: An axis has no size, or the expression is not one.
-    """
-    if isinstance(dim, int):
-        return dim
-    if dim in sizes:
-        return sizes[dim]
-    missing = axes_of(dim) - sizes.keys()
-    if missing:
-        raise ContractError(f"axis '{min(missing)}' of '{dim}' has no size yet")
-    return _evaluate(_parsed(dim), sizes)
-
-
-def resolve_shape(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return ``shape`` in numbers: :func:`resolve` for each dimension."""
-    return tuple(resolve(dim, sizes) for dim in shape)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 
 import stateful_pipeline
 from stateful_pipeline.cli import main
-from stateful_pipeline.contract import METADATA_KEY, axes_of
+from stateful_pipeline.contract import METADATA_KEY
+from stateful_pipeline.dimensions import axes_of
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.spec import load_spec
 

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from stateful_pipeline.contract import Axis, Dim, Shape
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import Dim, Shape
 from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Tracked

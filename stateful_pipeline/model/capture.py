@@ -22,7 +22,8 @@ from torch import nn
 from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import Dim, ExportedProgram
 
-from stateful_pipeline.contract import Axis, Shape
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model.data_access import DataAccess
 from stateful_pipeline.model.guards import in_own_words, refuse_length_tests

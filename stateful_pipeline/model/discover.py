@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from stateful_pipeline.contract import Axis, Shape
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, Place, SpecError, StateError
 from stateful_pipeline.model.axes import ShapeFinder, probe_sizes
 from stateful_pipeline.model.holders import leaves

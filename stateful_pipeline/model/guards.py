@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stateful_pipeline.contract import Shape
+from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import StateError
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Reference, StateDef

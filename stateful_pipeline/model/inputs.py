@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from stateful_pipeline.contract import Dim, Shape, resolve_shape
+from stateful_pipeline.dimensions import Dim, Shape, resolve_shape
 from stateful_pipeline.errors import ContractError
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

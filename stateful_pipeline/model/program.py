@@ -16,7 +16,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from stateful_pipeline.contract import Dim, Shape
+from stateful_pipeline.dimensions import Dim, Shape
 from stateful_pipeline.model.reference import Tensors
 
 _WORD = re.compile(r"(?<![.\w])[A-Za-z_]\w*")

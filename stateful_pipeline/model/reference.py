@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stateful_pipeline.contract import Axis, Shape, expand_initial
+from stateful_pipeline.contract import Axis, expand_initial
+from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import ContractError, PipelineError, StageError, StateError
 from stateful_pipeline.model.holders import read, write
 from stateful_pipeline.model.locate import user_place

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stateful_pipeline.contract import Axis, axes_of
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import axes_of
 from stateful_pipeline.model.reference import StateDef
 from stateful_pipeline.model.sizes import corner_sizes, usual_sizes
 

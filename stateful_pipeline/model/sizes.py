@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from stateful_pipeline.contract import Axis, Shape
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import Shape
 
 MAX_CORNERS = 8
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from stateful_pipeline.contract import Contract, State, axes_of
+from stateful_pipeline.contract import Contract, State
+from stateful_pipeline.dimensions import axes_of
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime.engine import Array
 from stateful_pipeline.runtime.sizes import is_axis

@@ -14,15 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeGuard
 
-from stateful_pipeline.contract import (
-    Axis,
-    Contract,
-    Dim,
-    Shape,
-    State,
-    axes_of,
-    resolve,
-)
+from stateful_pipeline.contract import Axis, Contract, State
+from stateful_pipeline.dimensions import Dim, Shape, axes_of, resolve
 from stateful_pipeline.errors import ContractError
 
 Sizes = dict[str, int]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stateful_pipeline.contract import Contract, Shape, numpy_dtype
+from stateful_pipeline.contract import Contract, numpy_dtype
+from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime.arrays import check_buffers
 from stateful_pipeline.runtime.buffers import StateBuffers

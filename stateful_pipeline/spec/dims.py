@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from stateful_pipeline.contract import Dim, axes_of
+from stateful_pipeline.dimensions import Dim, axes_of
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.spec.base import LIMIT, SpecModel, problem
 from stateful_pipeline.spec.faults import show

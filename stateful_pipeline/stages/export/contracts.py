@@ -17,18 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from stateful_pipeline.contract import (
-    Axis,
-    Contract,
-    Dim,
-    Initial,
-    Shape,
-    State,
-    Value,
-    axes_of,
-    numpy_dtype,
-    resolve,
-)
+from stateful_pipeline.contract import Axis, Contract, Initial, State, Value, numpy_dtype
+from stateful_pipeline.dimensions import Dim, Shape, axes_of, resolve
 from stateful_pipeline.errors import ContractError, SpecError, StateError
 from stateful_pipeline.model.arrays import dtype_name, to_numpy
 from stateful_pipeline.model.locate import node_place

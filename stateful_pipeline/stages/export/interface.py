@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from stateful_pipeline.contract import Shape
+from stateful_pipeline.dimensions import Shape
 
 
 def order_inputs(model: ir.Model, states: int) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stateful_pipeline.contract import Contract, Shape, axes_of, resolve_shape
+from stateful_pipeline.contract import Contract
+from stateful_pipeline.dimensions import Shape, axes_of, resolve_shape
 from stateful_pipeline.errors import ContractError, PipelineError, StageError
 from stateful_pipeline.model.arrays import to_numpy
 from stateful_pipeline.model.inputs import InputPlan

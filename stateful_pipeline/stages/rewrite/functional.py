@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch.export.graph_signature import OutputKind
 
-from stateful_pipeline.contract import Shape, axes_of, resolve_shape
+from stateful_pipeline.dimensions import Shape, axes_of, resolve_shape
 from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.model.capture import quiet
 from stateful_pipeline.model.locate import node_place
