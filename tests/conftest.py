@@ -113,3 +113,14 @@ def project(
     yield Project(tmp_path, capsys)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def pytest_configure() -> None:
+    """Let signals reach the tests' processes: they inherit what nohup or a shell's & ignores."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
