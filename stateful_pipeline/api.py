@@ -17,11 +17,11 @@ from stateful_pipeline.dimensions import Dim, Shape
 from stateful_pipeline.errors import SpecError, StateError, TargetError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.capture import capture
-from stateful_pipeline.model.discover import Wish
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
 from stateful_pipeline.model.reference import Call
 from stateful_pipeline.model.schedule import schedules
+from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.model.sizes import corner_sizes
 from stateful_pipeline.model.subject import Subject, positional_call
 from stateful_pipeline.spec import MAX_OPSET, MIN_OPSET, is_axis, parse_states

@@ -109,7 +109,18 @@ class Outcome:
 def line_without_build(spec: Path, code: Exit, error: str) -> dict[str, Any]:
     """Return the line of JSON of a run of the file ``spec`` that came to no build."""
     status = {Exit.WRONG: "wrong", Exit.INTERRUPTED: "interrupted"}.get(code, "failed")
-    return {"spec": str(spec), "status": status, "exit_code": int(code), "error": error}
+    return {
+        "spec": str(spec),
+        "name": None,
+        "status": status,
+        "exit_code": int(code),
+        "build": None,
+        "error": error,
+        "stages": {},
+        "targets": {},
+        "missed_gates": [],
+        "mlflow": None,
+    }
 
 
 def _target_line(target: TargetBuild) -> dict[str, Any]:

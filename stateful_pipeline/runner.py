@@ -30,7 +30,10 @@ from stateful_pipeline.stages.log import LogResult, LogWorker
 from stateful_pipeline.summary import manifest_of, summarize, timings_of
 
 STAGES = ("script", "rewrite", "export", "build", "verify", "benchmark", "log")
-"""The stages, in order; ``stages/<name>/run.py`` has the function ``run``."""
+"""The stages, in order; ``stages/<name>/run.py`` has the function ``run``.
+
+But for ``log``, which always runs, and which the runner hands the finished summary itself.
+"""
 
 TAKEN = ("mlflow.db", "mlartifacts")
 """Names below the output folder that no spec can have."""

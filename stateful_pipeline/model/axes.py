@@ -98,7 +98,7 @@ class ShapeFinder:
             state.name: self.declared.get(state.name, tuple(self._value(state).shape))
             for state in self.tracked
         }
-        if not self.tracked:
+        if not self.tracked and not self.axes:
             return ()
         fixed = [d for s in shapes.values() for d in s if isinstance(d, int)]
         fixed += [d for value in self.plan.inputs for d in value.shape if isinstance(d, int)]

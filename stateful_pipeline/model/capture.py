@@ -224,14 +224,16 @@ def quiet() -> Iterator[None]:
     Where it fails it also logs, and prints the graph so far to stderr; the error that it raises
     says the same with the user's line.
     """
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    names = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
+    logs = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
         with _quiet_warnings(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        log.setLevel(level)
+        for log, level in logs.items():
+            log.setLevel(level)
 
 
 @contextmanager

@@ -6,49 +6,24 @@ Order of precedence for an initial value: the declared ``init``, then what the m
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from stateful_pipeline.contract import Axis
-from stateful_pipeline.dimensions import Shape
-from stateful_pipeline.errors import PipelineError, Place, SpecError, StateError
-from stateful_pipeline.model.axes import ShapeFinder, probe_sizes
-from stateful_pipeline.model.holders import leaves
+from stateful_pipeline.errors import PipelineError, Place, StateError
+from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import change_places
 from stateful_pipeline.model.modes import refuse_scripted, refuse_training
 from stateful_pipeline.model.observe import Observation, Tracked, observe
 from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors, module_raised
 from stateful_pipeline.model.replay import FirstRun, check_replay, observe_varying, recording
-from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
+from stateful_pipeline.model.settle import Wish, declared_only, settle
 
 OBSERVED_STEPS = 4
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user declared about one state.
-
-    Attributes:
-        shape: Its shape with named axes, or None to find it.
-        out_shape: Its shape after a step, for one that grows; checked against the graph.
-        dtype: The dtype that it must have, or None.
-        value: Its initial value: ``"buffer"``, ``"zeros"``, a number, or an array.
-        ignore: Leave it out: it keeps its initial value.
-    """
-
-    shape: Shape | None = None
-    out_shape: Shape | None = None
-    dtype: str | None = None
-    value: Any = "buffer"
-    ignore: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,43 +81,18 @@ def _discover(
     known = {path for state in observation.tracked for path in state.paths}
     known |= {refused.path for refused in observation.refused}
     tracked = [state for state in observation.tracked if not set(state.paths) & set(ignored)]
-    tracked += [_declared_only(module, name) for name in wishes if name not in known]
+    tracked += [declared_only(module, name) for name in wishes if name not in known]
     renamed = [_under_declared_name(state, wishes) for state in tracked]
     scratch = tuple(
         path for s in observation.tracked if set(s.paths) & set(ignored) for path in s.paths
     )
-    reference = _reference(module, renamed, call, plan, axes, wishes, scratch)
+    reference = settle(module, renamed, call, plan, axes, wishes, scratch)
     late = observe_varying(reference, plan, ignored)
     if late:
         renamed += [_under_declared_name(state, wishes) for state in late]
-        reference = _reference(module, renamed, call, plan, axes, wishes, scratch)
+        reference = settle(module, renamed, call, plan, axes, wishes, scratch)
     check_replay(reference, renamed, first, _class_place(module))
     return Discovery(reference, observation, ignored)
-
-
-def _reference(
-    module: nn.Module,
-    tracked: Sequence[Tracked],
-    call: Call,
-    plan: InputPlan,
-    axes: Sequence[Axis],
-    wishes: Mapping[str, Wish],
-    scratch: Sequence[str],
-) -> Reference:
-    """Return the module with the states ``tracked``, their shapes and initial values settled."""
-    states = ShapeFinder(
-        module,
-        tracked,
-        call,
-        plan,
-        axes,
-        {name: w.shape for name, w in wishes.items() if w.shape is not None and not w.ignore},
-        {s.name: _initial(s, wishes.get(s.name), axes) for s in tracked},
-    ).find()
-    states = tuple(
-        replace(state, out_shape=_out_shape(wishes.get(state.name), axes)) for state in states
-    )
-    return Reference(module, states, call, axes, scratch)
 
 
 def places_of_changes(
@@ -168,12 +118,6 @@ def _calls(module: nn.Module, call: Call, steps: Sequence[Tensors]) -> Callable[
             call(module, given)
 
     return make
-
-
-def _out_shape(wish: Wish | None, axes: Sequence[Axis]) -> Shape | None:
-    if wish is None or wish.out_shape is None:
-        return None
-    return fix_axes(wish.out_shape, fixed_sizes(axes))
 
 
 def observe_anew(
@@ -231,7 +175,7 @@ def _observe_expanded(
     declared = []
     for name, wish in wishes.items():
         if wish.shape is not None and not wish.ignore:
-            state = _declared_only(module, name)
+            state = declared_only(module, name)
             grows = frozenset(d for d in wish.shape if isinstance(d, str) and d not in sizes)
             declared.append(StateDef(name, state.paths, wish.shape, state.initial, grows))
     reference = Reference(module, declared, call)
@@ -255,72 +199,12 @@ def _observe_expanded(
     )
 
 
-def _declared_only(module: nn.Module, name: str) -> Tracked:
-    """Return a state that the user declares and no call was seen to store to."""
-    tensors = {leaf.path: leaf for leaf in leaves(module) if isinstance(leaf.value, torch.Tensor)}
-    leaf = tensors.get(name)
-    if leaf is None:
-        close = difflib.get_close_matches(name, tensors, 1)
-        raise SpecError(
-            f"the model has no tensor called '{name}'",
-            key=f'states["{name}"]' if "." in name else f"states.{name}",
-            hint=f"did you mean '{close[0]}'?" if close else "`pipeline inspect` lists its states",
-        )
-    paths = tuple(path for path, other in tensors.items() if other.value is leaf.value)
-    return Tracked(
-        name=name,
-        paths=(name, *(path for path in paths if path != name)),
-        kind=leaf.kind,
-        initial=leaf.value.detach().clone(),
-        shapes=(tuple(leaf.value.shape),),
-        exercised=False,
-        reassigned=False,
-    )
-
-
 def _under_declared_name(state: Tracked, wishes: Mapping[str, Wish]) -> Tracked:
     """Return ``state`` named as the user named it, where it is known under several paths."""
     for path in state.paths:
         if path in wishes:
             return replace(state, name=path, paths=(path, *(p for p in state.paths if p != path)))
     return state
-
-
-def _initial(state: Tracked, wish: Wish | None, axes: Sequence[Axis]) -> torch.Tensor:
-    if wish is None:
-        return state.initial
-    held = state.initial
-    if wish.dtype is not None and str(held.dtype) != f"torch.{wish.dtype}":
-        raise StateError(
-            f"is declared as {wish.dtype}, the model holds {str(held.dtype)[6:]}",
-            attribute=state.name,
-        )
-    shape = _stored_shape(state, wish, {axis.name for axis in axes})
-    if isinstance(wish.value, str):
-        if wish.value == "buffer":
-            return held
-        return torch.zeros(shape, dtype=held.dtype)
-    value = torch.as_tensor(np.asarray(wish.value)).to(held.dtype)
-    if value.ndim == 0:
-        return torch.full(shape, value.item(), dtype=held.dtype)
-    if value.ndim != len(shape):
-        raise StateError(
-            f"the declared initial value has shape {list(value.shape)}, "
-            f"the state {list(held.shape)}",
-            attribute=state.name,
-        )
-    return value
-
-
-def _stored_shape(state: Tracked, wish: Wish, known: set[str]) -> tuple[int, ...]:
-    """Return the shape of a filled initial value: size 1 along named axes of the inputs."""
-    held = tuple(state.initial.shape)
-    if wish.shape is None or len(wish.shape) != len(held):
-        return held
-    return tuple(
-        dim if isinstance(dim, int) else 1 if dim in known else size
-        for dim, size in zip(wish.shape, held, strict=True)
-    )
 
 
 def _class_place(module: nn.Module) -> Place | None:

@@ -81,7 +81,8 @@ def check_replay(
     """
     if run.drew_random_numbers or not run.outputs:
         return  # refused by name, with the line, where the graph is made functional
-    held = {state.name: state.initial for state in tracked} | run.loaded
+    held = {state.name: state.initial for state in reference.states}
+    held |= {state.name: state.initial for state in tracked} | run.loaded
     own = [
         replace(state, initial=held[state.name], shape=tuple(held[state.name].shape))
         for state in reference.states

@@ -13,7 +13,6 @@ from stateful_pipeline.contract import Axis
 from stateful_pipeline.errors import Place
 from stateful_pipeline.model.discover import (
     Discovery,
-    Wish,
     discover,
     observe_anew,
     places_of_changes,
@@ -21,6 +20,7 @@ from stateful_pipeline.model.discover import (
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Observation
 from stateful_pipeline.model.reference import Call
+from stateful_pipeline.model.settle import Wish
 
 
 @dataclass(frozen=True)

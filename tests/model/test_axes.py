@@ -9,8 +9,9 @@ from torch import nn
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.errors import StateError
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.discover import Wish, discover
+from stateful_pipeline.model.discover import discover
 from stateful_pipeline.model.inputs import Input, InputPlan, Uniform
+from stateful_pipeline.model.settle import Wish
 
 BATCH = Axis("batch", 1, 2, 8)
 TIME = Axis("time", 1, 3, 9)

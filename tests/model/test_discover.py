@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import SpecError, StageError, StateError
-from stateful_pipeline.model.discover import Discovery, Wish, discover
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError
+from stateful_pipeline.model.discover import Discovery, discover
 from stateful_pipeline.model.inputs import Input, InputPlan, Uniform
+from stateful_pipeline.model.settle import Wish
 
 
 def find(module: nn.Module, wishes=None) -> Discovery:
@@ -171,3 +173,54 @@ def test_a_declared_state_that_is_not_there_is_a_spec_error_with_a_guess() -> No
 def test_a_declared_dtype_must_be_the_models() -> None:
     with pytest.raises(StateError, match="declared as float16"):
         find(Accumulates().eval(), {"h": Wish(dtype="float16")})
+
+
+class Embeds(nn.Module):
+    """Concatenates a constant row, and a cache that needs none, with what follows the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("speaker", torch.tensor([[1.0, 2.0]]))
+        self.register_buffer("none", torch.zeros(1, 0))
+        self.register_buffer("h", torch.zeros(1, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = self.h + x
+        return torch.cat([self.h, self.speaker, self.none], dim=1)
+
+
+def test_what_no_call_stores_to_may_follow_the_batch_too() -> None:
+    plan = InputPlan([Input("x", torch.float32, ("batch", 3), Uniform())])
+    axes = [Axis("batch", 1, 2, 8)]
+    found = discover(Embeds().eval(), lambda m, given: m(**given), plan, axes, {})
+    shapes = {state.name: state.shape for state in found.reference.states}
+    assert shapes == {"h": ("batch", 3), "speaker": ("batch", 2), "none": ("batch", 0)}
+
+
+def test_a_module_without_state_may_hold_rows_of_the_batch() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("speaker", torch.tensor([[1.0, 2.0]]))
+            self.register_buffer("scale", torch.ones(1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([x * self.scale, self.speaker], dim=1)
+
+    plan = InputPlan([Input("x", torch.float32, ("batch", 3), Uniform())])
+    axes = [Axis("batch", 1, 2, 8)]
+    found = discover(Constant().eval(), lambda m, given: m(**given), plan, axes, {})
+    assert [state.name for state in found.reference.states] == ["speaker"]
+
+
+def test_the_tensors_that_may_be_to_blame_are_named() -> None:
+    class Never(Embeds):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] != 1:
+                raise ValueError("one row only")
+            return super().forward(x)
+
+    plan = InputPlan([Input("x", torch.float32, ("batch", 3), Uniform())])
+    with pytest.raises(PipelineError, match="one row only") as caught:
+        discover(Never().eval(), lambda m, given: m(**given), plan, [Axis("batch", 1, 2, 8)], {})
+    assert "speaker[1, 2]" in str(caught.value.hint)

@@ -122,10 +122,10 @@ def _translated(error: BaseException) -> str | None:
 
 def _place_of(program: Program, operator: str) -> Place | None:
     """Return the user's line that called ``operator``, or what decomposes to it."""
+    wanted = operator.rpartition(".")[2].strip("_").removesuffix("_ex")
     for node in program.exported.graph.nodes:
-        name = str(node.target).rpartition(".")[0]
-        related = name and (operator.startswith(name) or name.startswith(operator))
-        if node.op == "call_function" and related:
+        name = str(node.target).rpartition(".")[0].rpartition(".")[2].strip("_")
+        if node.op == "call_function" and name and (wanted in name or name in wanted):
             return node_place(node)
     return None
 

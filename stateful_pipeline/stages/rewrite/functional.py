@@ -9,6 +9,8 @@ old one.
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch.export.graph_signature import OutputKind
 
@@ -40,13 +42,25 @@ def make_functional(program: Program, states: tuple[StateDef, ...]) -> Program:
         try:
             functional = program.with_exported(program.exported.run_decompositions({}))
         except Exception as error:  # any decomposition may raise anything
-            raise StageError(
-                f"the program cannot be made functional: {type(error).__name__}: {error}",
-                stage="rewrite",
-            ) from error
+            raise _not_functional(program, error) from error
     _refuse_writes(functional)
     _check_states(functional, states)
     return functional
+
+
+def _not_functional(program: Program, error: Exception) -> StageError:
+    """Translate what a decomposition raised, with the user's line that called the operator."""
+    text = str(error).strip().splitlines() or [""]
+    named = re.search(r"While executing %(\w+)", str(error))
+    nodes = {node.name: node for node in program.exported.graph.nodes}
+    node = nodes.get(named[1]) if named else None
+    what = "" if node is None else f" ({node.target})"
+    return StageError(
+        f"the program cannot be made functional{what}: {type(error).__name__}: {text[0]}",
+        stage="rewrite",
+        place=None if node is None else node_place(node),
+        hint="write it with other operators, such as x.std() and x.mean() for torch.std_mean",
+    )
 
 
 def _refuse_randomness(program: Program) -> None:

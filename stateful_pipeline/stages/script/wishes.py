@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stateful_pipeline.errors import Place, SpecError
-from stateful_pipeline.model.discover import Wish
+from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.spec import InitFile, InitValue, StateSpec
 
 

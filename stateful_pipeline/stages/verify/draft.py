@@ -110,7 +110,8 @@ def _wrong(bad: dict[str, Any], program: Program, schedule: Schedule) -> StageEr
         f"the exported model is not equal to eager PyTorch: {bad['kind']} '{bad['tensor']}'{index} "
         f"of step {bad['step']} ({schedule}, {bad['mode']}) should be {_value(bad['expected'])} "
         f"and is {_value(bad['got'])}. The captured program is equal to eager, so this is a fault "
-        "of PyTorch's ONNX exporter or of ONNX Runtime. Nothing was written",
+        "of PyTorch's ONNX exporter or of ONNX Runtime, or the module magnifies rounding (sign, "
+        "round or argmax at a tie). Nothing was written",
         stage="export",
         place=None if node is None else node_place(node),
         hint="write what makes this tensor with other operators, and report the fault to them; "
