@@ -98,12 +98,21 @@ def _verify(verify: Mapping[str, Any]) -> Iterable[str]:
         yield f"<h3>Rollouts</h3>{table(heads, rows)}"
 
 
+def _in_turn(rollout: Mapping[str, Any]) -> dict[str, str]:
+    """Return the axes whose size changes from step to step, with their sizes in words."""
+    turns = rollout.get("turns") or {}
+    return {
+        axis: f"{', '.join(str(size) for size in dict.fromkeys(turn))} in turn"
+        for axis, turn in turns.items()
+    }
+
+
 def _rollout(rollout: Mapping[str, Any]) -> tuple[Any, ...]:
     word = {True: "PASSED", False: "FAILED"}.get(rollout.get("passed"), "UNCHECKED")  # type: ignore[arg-type]
     return (
         verdict_mark(word),
         rollout.get("mode"),
-        show_sizes(rollout.get("sizes")),
+        show_sizes({**(rollout.get("sizes") or {}), **_in_turn(rollout)}),
         rollout.get("seed"),
         rollout.get("steps"),
         rollout.get("max_abs_error"),

@@ -79,12 +79,13 @@ def test_a_size_that_varies_from_step_to_step_is_told_from_the_others(
     failed: dict[str, Any],
 ) -> None:
     cpu = failed["targets"]["cpu"]
-    sizes = {"batch": 4, "time": "1, 20, 200 in turn"}
-    cpu["verify"]["rollouts"][0]["sizes"] = sizes
+    cpu["verify"]["rollouts"][0] |= {
+        "sizes": {"batch": 4, "time": 20},
+        "turns": {"time": [1, 20, 200, 20]},
+    }
     cpu["verify"]["rollouts"][1]["sizes"] = {}
-    cpu["verify"]["first_bad"]["sizes"] = sizes
     words = Page(render_report(failed)).words
-    assert words.count("batch=4, time=(1, 20, 200 in turn)") == 2
+    assert words.count("batch=4, time=(1, 20, 200 in turn)") == 1
     assert "fixed sizes" in words
 
 

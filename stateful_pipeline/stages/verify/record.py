@@ -117,10 +117,15 @@ class RolloutRecord:
         return None if any(count.proves_nothing for count in self.counts.values()) else True
 
     def summary(self) -> dict[str, Any]:
-        """Return the record as it stands in the report."""
+        """Return the record as it stands in the report.
+
+        ``sizes`` are numbers; of an axis whose size changes from step to step, the usual one, and
+        ``turns`` has the sizes that it takes.
+        """
         return {
             "mode": self.mode,
-            "sizes": self.schedule.summary(),
+            "sizes": dict(self.schedule.sizes),
+            "turns": {axis: list(turn) for axis, turn in self.schedule.turns.items()},
             "seed": self.seed,
             "steps": len(self.per_step),
             "passed": self.passed,

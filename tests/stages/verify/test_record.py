@@ -34,7 +34,9 @@ def test_the_first_bad_has_the_sizes_of_its_step() -> None:
         )
     bad = record.summary()["first_bad"]
     assert (bad["step"], bad["sizes"]) == (2, {"time": 9})
-    assert bad["rollout"] == record.summary()["sizes"] == {"time": "1, 5, 9 in turn"}
+    assert bad["rollout"] == {"time": "1, 5, 9 in turn"}
+    assert record.summary()["sizes"] == {"time": 5}
+    assert record.summary()["turns"] == {"time": [1, 5, 9, 5]}
 
 
 @pytest.mark.parametrize(

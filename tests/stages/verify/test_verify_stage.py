@@ -76,8 +76,9 @@ def test_one_rollout_changes_the_sizes_that_no_state_follows(run_stages, tmp_pat
     (tmp_path / "other.py").write_text(OTHER)
     artifacts = run_stages(last="verify", spec=TIMED)
     report = json.loads((artifacts.folder / "verify" / "report.json").read_text())
-    sizes = [r["sizes"]["time"] for r in report["targets"]["cpu"]["rollouts"]]
-    assert sizes[::2] == [3, 1, 5, "1, 3, 5 in turn"]
+    rollouts = report["targets"]["cpu"]["rollouts"][::2]
+    assert [r["sizes"]["time"] for r in rollouts] == [3, 1, 5, 3]
+    assert [r["turns"] for r in rollouts] == [{}, {}, {}, {"time": [1, 3, 5, 3]}]
     assert artifacts.targets["cpu"].passed is True
     assert report["targets"]["cpu"]["non_finite"] == {}
 
