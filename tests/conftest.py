@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 LEAKY = """\
 import torch
@@ -113,6 +114,11 @@ def project(
     yield Project(tmp_path, capsys)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+# A loaded machine must not fail a test: what is slow is measured in benchmarks/.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 def pytest_configure() -> None:
