@@ -28,10 +28,9 @@ OBSERVED_STEPS = 4
 
 @dataclass(frozen=True)
 class Discovery:
-    """A module's states: the reference to drive, and what was observed."""
+    """A module's states: the reference to drive, and what the user left out."""
 
     reference: Reference
-    observation: Observation
     ignored: tuple[str, ...] = field(default=())
 
 
@@ -92,7 +91,7 @@ def _discover(
         renamed += [_under_declared_name(state, wishes) for state in late]
         reference = settle(module, renamed, call, plan, axes, wishes, scratch)
     check_replay(reference, renamed, first, _class_place(module))
-    return Discovery(reference, observation, ignored)
+    return Discovery(reference, ignored)
 
 
 def places_of_changes(
