@@ -14,20 +14,26 @@ from torch.export import ExportedProgram
 
 from stateful_pipeline.contract import Axis, Contract
 from stateful_pipeline.dimensions import Dim, Shape
-from stateful_pipeline.errors import SpecError, StateError, TargetError
+from stateful_pipeline.errors import PipelineError, SpecError, TargetError
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.discover import Discovery
+from stateful_pipeline.model.frontends import (
+    FRONTENDS,
+    candidates,
+    capture_with,
+    refused_by_all,
+)
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
-from stateful_pipeline.model.reference import Call
 from stateful_pipeline.model.schedule import schedules
+from stateful_pipeline.model.scripted import signature
 from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.model.sizes import corner_sizes
-from stateful_pipeline.model.subject import Subject, positional_call
+from stateful_pipeline.model.subject import PositionalCall, Subject
 from stateful_pipeline.spec import MAX_OPSET, MIN_OPSET, is_axis, parse_states
 from stateful_pipeline.stages.export.export import export_program
 from stateful_pipeline.stages.rewrite.equality import check_equal
-from stateful_pipeline.stages.rewrite.functional import make_functional
+from stateful_pipeline.stages.rewrite.rewrite import rewrite
 from stateful_pipeline.stages.script.wishes import wish
 from stateful_pipeline.stages.verify.draft import check_draft
 
@@ -60,7 +66,8 @@ def export_onnx(
     on values (``nonzero``, ``unique``) gets an axis of its own in the contract, as ``output_0``.
 
     Args:
-        module: The module, in eval mode; it is left exactly as it was.  Or an ``ExportedProgram``.
+        module: The module, in eval mode; it is left exactly as it was.  Or a ``ScriptModule``, or
+            an ``ExportedProgram``.
         args: Example arguments.  Tensors become inputs; other values are fixed as constants.
         path: The file to write.  Replaced only when everything has been checked.
         input_names: Names of the inputs; the parameter names of ``forward`` if not given.
@@ -70,7 +77,8 @@ def export_onnx(
             may be named too; the axes of states that are not named are found.
         states: What is known of states, by name, in the spec's form:
             ``{"h": {"shape": [2, "batch", 128], "init": "zeros"}}``.
-        frontend: ``auto`` or ``export``.
+        frontend: ``export`` (``torch.export``), ``torchscript`` (``torch.jit.script``, which keeps
+            branches and loops on data), or ``auto``: the first of them that takes the module.
         opset: The ONNX opset; 20 if not given.
         runtime: The runtime to lower the file for; None keeps it portable.
 
@@ -83,24 +91,46 @@ def export_onnx(
             exporter wrote is not equal to eager PyTorch.
         SpecError: The arguments do not fit together.
     """
-    if isinstance(module, torch.jit.ScriptModule):
-        raise StateError(
-            "a ScriptModule is not supported yet", hint="pass the nn.Module that it was made from"
-        )
     _check_options(frontend, opset, runtime)
     if isinstance(module, ExportedProgram):
         module = module.module()
     plan, call = _plan(module, tuple(args), input_names, dynamic_axes or {})
     axes = _axes(plan, tuple(args))
     wishes = _wishes(states or {}, dynamic_axes or {}, module, plan)
-    discovery = Subject(module, plan, axes, call, wishes).discover()
+    subject = Subject(module, plan, axes, call, wishes)
+    discovery = subject.discover()
+    frontends, untried = candidates(frontend, module)
+    errors: dict[str, PipelineError] = {}
+    for name in frontends:
+        try:
+            return _export(
+                name, subject, discovery, Path(path), output_names, opset or DEFAULT_OPSET
+            )
+        except SpecError:
+            raise
+        except PipelineError as error:
+            errors[name] = error
+    raise refused_by_all(errors, untried)
+
+
+def _export(
+    frontend: str,
+    subject: Subject,
+    discovery: Discovery,
+    path: Path,
+    output_names: Sequence[str] | None,
+    opset: int,
+) -> Contract:
+    """Export ``subject`` with one front end."""
+    plan, axes = subject.plan, subject.axes
     fixed = [d for value in plan.inputs for d in value.shape if isinstance(d, int)]
-    captured = capture(discovery.reference, plan, probe_sizes(axes, fixed))
+    hints = probe_sizes(axes, fixed)
+    captured = capture_with(frontend, discovery.reference, plan, hints)
     names = captured.outputs
     if output_names is not None:
         names = _checked_outputs(output_names, names)
+    program, discovery = rewrite(captured, subject, discovery, hints)
     reference = discovery.reference
-    program = make_functional(captured, reference.states)
     sizes = corner_sizes(axes)[:CHECKED_CORNERS]
     check_equal(program, reference, plan, sizes[:2], CHECKED_STEPS)
     program = program.with_outputs(names)
@@ -109,18 +139,16 @@ def export_onnx(
         program,
         reference,
         plan,
-        Path(path),
-        opset=opset or DEFAULT_OPSET,
+        path,
+        opset=opset,
         sizes=sizes,
         check=lambda draft: check_draft(draft, program, reference, plan, rollouts),
     ).contract
 
 
 def _check_options(frontend: str, opset: int | None, runtime: str | None) -> None:
-    if frontend == "torchscript":
-        raise SpecError("frontend='torchscript' is not supported yet", hint="frontend='export'")
-    if frontend not in ("auto", "export"):
-        raise SpecError(f"unknown frontend '{frontend}'", hint="'auto' or 'export'")
+    if frontend not in ("auto", *FRONTENDS):
+        raise SpecError(f"unknown frontend '{frontend}'", hint="'auto', 'export' or 'torchscript'")
     if opset is not None and not MIN_OPSET <= opset <= MAX_OPSET:
         raise SpecError(f"opset {opset} is out of range", hint=f"{MIN_OPSET} to {MAX_OPSET}")
     if runtime not in ("onnxruntime", None):
@@ -132,7 +160,7 @@ def _plan(
     args: tuple[Any, ...],
     input_names: Sequence[str] | None,
     dynamic_axes: Mapping[str, Mapping[int, str]],
-) -> tuple[InputPlan, Call]:
+) -> tuple[InputPlan, PositionalCall]:
     positions = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
     constants = {i: value for i, value in enumerate(args) if i not in positions}
     for index, value in constants.items():
@@ -147,7 +175,7 @@ def _plan(
         Input(name, args[i].dtype, _named(name, args[i].shape, dynamic_axes), Resampled(args[i]))
         for name, i in zip(names, positions, strict=True)
     ]
-    return InputPlan(inputs), positional_call(names, constants, {})
+    return InputPlan(inputs), PositionalCall(names, constants)
 
 
 def _names(
@@ -163,14 +191,14 @@ def _names(
                 hint="one distinct name for each tensor in args",
             )
         return tuple(input_names)
-    signature = inspect.signature(module.forward)
+    parameters = signature(module)
     try:
-        bound = signature.bind(*args)
+        bound = parameters.bind(*args)
     except TypeError as error:
-        raise SpecError(f"args do not fit forward{signature}: {error}") from error
+        raise SpecError(f"args do not fit forward{parameters}: {error}") from error
     names: list[str] = []
     for name, value in bound.arguments.items():
-        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+        if parameters.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
             names += [f"{name}_{index}" for index in range(len(value))]
         else:
             names.append(name)

@@ -11,13 +11,13 @@ import torch
 from stateful_pipeline.errors import PipelineError, Place, StateError
 from stateful_pipeline.foreign import stage_error
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.capture import capture
 from stateful_pipeline.model.discover import Discovery
+from stateful_pipeline.model.frontends import candidates, capture_with, refused_by_all
 from stateful_pipeline.model.locate import change_places
 from stateful_pipeline.model.reference import StateDef
 from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.spec import Spec
-from stateful_pipeline.stages.rewrite.functional import make_functional
+from stateful_pipeline.stages.rewrite.rewrite import rewrite
 from stateful_pipeline.stages.script.subject import prepare
 
 
@@ -57,14 +57,14 @@ def inspect_spec(spec: Spec) -> Inspection:
     """
     subject = prepare(spec)
     try:
-        return _inspect(subject)
+        return _inspect(subject, spec.script.frontend)
     except (PipelineError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's code may raise anything
         raise stage_error(error, "inspect") from error
 
 
-def _inspect(subject: Subject) -> Inspection:
+def _inspect(subject: Subject, asked: str) -> Inspection:
     name = type(subject.module).__name__
     try:
         discovery = subject.discover()
@@ -72,12 +72,18 @@ def _inspect(subject: Subject) -> Inspection:
         return _blocked(name, subject, error)
     places = _places(subject, discovery)
     rows = tuple(_row(state, places) for state in discovery.reference.states)
-    try:
-        program = capture(discovery.reference, subject.plan, probe_sizes(subject.axes))
-        make_functional(program, discovery.reference.states)
-    except PipelineError as error:
-        return Inspection(name, rows, (str(error),), None)
-    return Inspection(name, rows, (), "export")
+    frontends, untried = candidates(asked, subject.module)
+    errors: dict[str, PipelineError] = {}
+    hints = probe_sizes(subject.axes)
+    for frontend in frontends:
+        try:
+            captured = capture_with(frontend, discovery.reference, subject.plan, hints)
+            rewrite(captured, subject, discovery, hints)
+        except PipelineError as error:
+            errors[frontend] = error
+        else:
+            return Inspection(name, rows, (), frontend)
+    return Inspection(name, rows, (str(refused_by_all(errors, untried)),), None)
 
 
 def _blocked(name: str, subject: Subject, error: StateError) -> Inspection:

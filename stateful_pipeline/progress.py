@@ -17,7 +17,10 @@ class Progress(Protocol):
         ...
 
     def end(self, stage: str, status: str, seconds: float, error: str | None) -> None:
-        """Hear that ``stage`` ended: ``done``, ``reused``, ``failed`` or ``skipped``."""
+        """Hear that ``stage`` ended: ``done``, ``reused``, ``refused``, ``failed`` or ``skipped``.
+
+        ``refused`` means that another front end will be tried.
+        """
         ...
 
 

@@ -19,6 +19,7 @@ from stateful_pipeline.errors import PipelineError, SpecError, StageError, Targe
 from stateful_pipeline.foreign import stage_error, write_error
 from stateful_pipeline.gates import missed_gates
 from stateful_pipeline.identity import reuse_key, versions
+from stateful_pipeline.model.frontends import candidates, refused_by_all
 from stateful_pipeline.outcome import Outcome, status_of
 from stateful_pipeline.progress import Progress, Silent
 from stateful_pipeline.report import plain_json, write_report
@@ -143,8 +144,10 @@ class _Run:
         wanted = [name for name in STAGES[: STAGES.index(last) + 1] if name != "log"]
         try:
             reused = self._reuse(first, force=force)
+            if not reused:
+                self._front([name for name in wanted if name in FRONT])
             for name in wanted:
-                if name not in reused:
+                if name not in reused and name not in FRONT:
                     self._stage(name)
         except KeyboardInterrupt as interrupt:
             self.error = interrupt
@@ -152,6 +155,28 @@ class _Run:
                 if self.stages[name]["status"] == "not asked":
                     self.stages[name]["status"] = "skipped"
         return self._conclude()
+
+    def _front(self, wanted: Sequence[str]) -> None:
+        """Run script, rewrite and export with the front ends that there are, until one does it."""
+        artifacts = self.artifacts
+        module = artifacts.need("subject", "script").module
+        frontends, untried = candidates(self.spec.script.frontend, module)
+        artifacts.refused = dict(untried)
+        errors: dict[str, PipelineError] = {}
+        for frontend in frontends:
+            artifacts.frontend, self.error = frontend, None
+            for name in wanted:
+                self._stage(name, another=frontend != frontends[-1])
+                if self.stages[name]["status"] == "refused":
+                    break
+            error = self._refusal()
+            if error is None:
+                return
+            errors[frontend] = error
+            artifacts.refused[frontend] = error.message
+        self.error = refused_by_all(errors, untried)
+        failed = next(name for name in wanted if self.stages[name]["status"] == "failed")
+        self.stages[failed]["error"] = str(self.error)
 
     def _reuse(self, first: str, *, force: bool) -> tuple[str, ...]:
         """Take over what an earlier build made; return the stages that need not run."""
@@ -180,7 +205,18 @@ class _Run:
             self.progress.end(name, "reused", seconds, None)
             seconds = 0.0
 
-    def _stage(self, name: str) -> None:
+    def _refusal(self) -> PipelineError | None:
+        """Return the error by which a front end refused the model, if another may take it."""
+        mine = isinstance(self.error, PipelineError) and self.artifacts.discovery is not None
+        return self.error if mine else None  # type: ignore[return-value]  # narrowed by ``mine``
+
+    def _stage(self, name: str, *, another: bool = False) -> None:
+        """Run one stage, unless one before it failed.
+
+        Args:
+            name: The stage.
+            another: Whether another front end can be tried if this one does not take the model.
+        """
         if self.error is not None:
             self.stages[name]["status"] = "skipped"
             self.progress.end(name, "skipped", 0.0, None)
@@ -203,6 +239,8 @@ class _Run:
             seconds = time.perf_counter() - start
             text = None if error is None else str(error) or type(error).__name__
             status = "done" if error is None else "failed"
+            if another and isinstance(error, PipelineError) and self.artifacts.discovery:
+                status = "refused"
             self.stages[name] = {"status": status, "seconds": seconds, "error": text}
             self.progress.end(name, status, seconds, text)
         self.error = error

@@ -15,6 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model.data_access import DataAccess
+from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.guards import in_own_words, refuse_length_tests
 from stateful_pipeline.model.holders import read, write
 from stateful_pipeline.model.indexing import TensorIndices
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
-from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, StateDef, Tensors, exact_kernels, put
 from stateful_pipeline.model.sizes import fixed_sizes
 from stateful_pipeline.model.snapshot import Snapshot
@@ -91,7 +92,7 @@ class _Explicit(nn.Module):
         return values[0]
 
 
-def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> Program:
+def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> ExportProgram:
     """Capture ``reference.module`` at ``sizes`` with its axes dynamic, and leave it as it was.
 
     Args:
@@ -125,8 +126,8 @@ def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> 
     outputs = reports[-1]
     refuse_length_tests(guards_of(exported), reference, plan)
     state_names = tuple(state.name for state in reference.states)
-    program = Program(exported, tuple(names), outputs, state_names, {})
-    return Program(exported, tuple(names), outputs, state_names, _symbols(program, reference, plan))
+    program = ExportProgram(exported, tuple(names), outputs, state_names, {})
+    return replace(program, symbols=_symbols(program, reference, plan))
 
 
 def _export(
@@ -195,7 +196,7 @@ class _Dims:
         }
 
 
-def _symbols(program: Program, reference: Reference, plan: InputPlan) -> dict[str, str]:
+def _symbols(program: ExportProgram, reference: Reference, plan: InputPlan) -> dict[str, str]:
     """Return symbol to axis name; an axis that was traced as a number is an error."""
     given, _ = program.user_nodes()
     shapes: list[tuple[str, Shape]] = [(state.name, state.shape) for state in reference.states]

@@ -7,14 +7,18 @@ import collections
 import functools
 import io
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from stateful_pipeline.model.entries import attributes, cells, slots
+from stateful_pipeline.model.scripted import core, is_scripted, keep
+from stateful_pipeline.model.scripted_items import Dict, List, keep_items
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_REGISTRIES = ("_parameters", "_buffers", "_modules", *_HOOKS)
 _ABSENT = object()
 BLOCKS = (np.ndarray, bytearray, array.array, io.BytesIO, io.StringIO)
 """Values of one block of elements, which are changed in place."""
@@ -35,8 +39,10 @@ def _slot(holder: Any, descriptor: types.MemberDescriptorType) -> Any:
 
 
 def _items(holder: Any) -> Any:
+    if isinstance(holder, List | Dict):
+        return keep_items(holder)
     if isinstance(holder, nn.Module):
-        return {name: dict(holder.__dict__[name]) for name in _REGISTRIES}
+        return _in_module(holder)
     if isinstance(holder, dict | set):
         return holder.copy() if type(holder) in (dict, set) else _plain_copy(holder)
     if isinstance(holder, list | collections.deque):
@@ -48,6 +54,14 @@ def _items(holder: Any) -> Any:
     if isinstance(holder, np.ndarray):
         return holder.copy()
     return None
+
+
+def _in_module(module: nn.Module) -> Any:
+    registries = _HOOKS if is_scripted(module) else _REGISTRIES
+    copies = {name: dict(module.__dict__[name]) for name in registries}
+    if not is_scripted(module):
+        return copies, None, None
+    return copies, dict(attributes(core(module))), keep(module)
 
 
 def _plain_copy(holder: Any) -> Any:
@@ -69,9 +83,10 @@ def refill(holder: Any, saved: tuple[Any, dict[str, Any], dict[str, Any]]) -> No
 
 
 def _refill_items(holder: Any, items: Any) -> None:
-    if isinstance(holder, nn.Module):
-        for name, registry in items.items():
-            refill_dict(holder.__dict__[name], registry)
+    if isinstance(holder, List | Dict):
+        items()
+    elif isinstance(holder, nn.Module):
+        _refill_module(holder, *items)
     elif isinstance(holder, dict):
         refill_dict(holder, items)
     elif isinstance(holder, list | collections.deque | set):
@@ -85,6 +100,20 @@ def _refill_items(holder: Any, items: Any) -> None:
         holder[...] = items
     else:
         _refill_cells(holder, items)
+
+
+def _refill_module(
+    module: nn.Module,
+    registries: dict[str, Any],
+    inner: dict[str, Any] | None,
+    restore: Callable[[], None] | None,
+) -> None:
+    for name, registry in registries.items():
+        refill_dict(module.__dict__[name], registry)
+    if inner is not None:
+        refill_dict(attributes(core(module)), inner)
+    if restore is not None:
+        restore()
 
 
 def _refill_cells(function: types.FunctionType, values: dict[str, Any]) -> None:

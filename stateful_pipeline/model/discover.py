@@ -17,10 +17,12 @@ from stateful_pipeline.errors import PipelineError, Place, StateError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import change_places
-from stateful_pipeline.model.modes import refuse_scripted, refuse_training
+from stateful_pipeline.model.modes import refuse_opaque, refuse_training
 from stateful_pipeline.model.observe import Observation, Tracked, observe
 from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors, module_raised
 from stateful_pipeline.model.replay import FirstRun, check_replay, observe_varying, recording
+from stateful_pipeline.model.scripted import is_scripted
+from stateful_pipeline.model.scripted_places import place_of_code
 from stateful_pipeline.model.settle import Wish, declared_only, settle
 
 OBSERVED_STEPS = 4
@@ -56,7 +58,7 @@ def discover(
         SpecError: A declared state is not there.
         StageError: The module itself raises.
     """
-    refuse_scripted(module)
+    refuse_opaque(module)
     refuse_training(module)
     try:
         return _discover(module, call, plan, axes, wishes)
@@ -208,6 +210,8 @@ def _under_declared_name(state: Tracked, wishes: Mapping[str, Wish]) -> Tracked:
 
 def _class_place(module: nn.Module) -> Place | None:
     """Return where the module's class is written, if that is in a file."""
+    if is_scripted(module):
+        return place_of_code(module)
     try:
         _, line = inspect.getsourcelines(type(module))
         file = inspect.getsourcefile(type(module))

@@ -1,4 +1,4 @@
-"""Says what each kind of holder holds, under which names, and puts a value in such a place.
+"""Says what each kind of holder holds, and under which names.
 
 Names are distinct within a holder, so that each path through holders leads to one place.
 """
@@ -22,6 +22,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from stateful_pipeline.model.scripted import (
+    FIXED_TUPLE,
+    INTERNALS,
+    Slot,
+    core,
+    in_code,
+    is_scripted,
+    members,
+)
+from stateful_pipeline.model.scripted_items import Dict, List, holds_container
+
 NUMBERS = (bool, int, float, complex)
 PLAIN = (*NUMBERS, str, bytes, type(None), np.generic)
 """Immutable values that compare by value."""
@@ -38,7 +49,6 @@ _NOT_ENTERED = (
     types.ModuleType,
     types.BuiltinFunctionType,
     torch.Generator,
-    torch.jit.ScriptModule,
     random.Random,
     io.IOBase,
 )
@@ -63,7 +73,8 @@ _INTERNAL = frozenset(
         "operator",
     ]
 )
-_REGISTRIES = (("parameter", "_parameters"), ("buffer", "_buffers"), ("module", "_modules"))
+REGISTRIES = (("parameter", "_parameters"), ("buffer", "_buffers"), ("module", "_modules"))
+"""The kinds of what ``nn.Module`` registers, and where it does."""
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # What nn.Module keeps for itself: registries and hooks are walked as such, flags hold no state.
 _MODULE_INTERNALS = frozenset(nn.Module().__dict__) | {
@@ -82,16 +93,19 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Attribute:
-    """The key of an attribute, which in a dict with attributes is not one of its keys."""
+class Attribute:
+    """The key of an attribute: its name in ``space``, a dict of attributes."""
 
     name: str
+    space: dict[str, Any]
 
 
 def entries(holder: Any) -> list[Entry] | None:
     """Return what ``holder`` holds, each under a name of its own, or None if it is no holder."""
-    if isinstance(holder, nn.Module) and not isinstance(holder, torch.jit.ScriptModule):
-        return _distinct(_in_module(holder))
+    if isinstance(holder, nn.Module):
+        return _distinct(_in_scripted(holder) if is_scripted(holder) else _in_module(holder))
+    if isinstance(holder, List | Dict):
+        return _distinct(_in_items(holder))
     if isinstance(holder, _NOT_ENTERED):
         return None
     if type(holder) in (list, tuple):
@@ -121,15 +135,39 @@ def _distinct(found: Iterable[Entry]) -> list[Entry]:
 
 def _in_module(module: nn.Module) -> Iterator[Entry]:
     own = module.__dict__
-    for kind, registry in _REGISTRIES:
+    for kind, registry in REGISTRIES:
         for name, value in own[registry].items():
             yield Entry(name, value, kind, (registry, name))
     for name, value in own.items():
         if name not in _MODULE_INTERNALS:
             yield Entry(name, value, "attribute", (None, name))
+    yield from _in_hooks(module)
+
+
+def _in_hooks(module: nn.Module) -> Iterator[Entry]:
     for registry in _HOOKS:  # by position: their keys count the hooks of the whole process
-        for index, (key, hook) in enumerate((own.get(registry) or {}).items()):
+        for index, (key, hook) in enumerate((module.__dict__.get(registry) or {}).items()):
             yield Entry(f"{registry}.{index}", hook, "attribute", (registry, key))
+
+
+def _in_scripted(module: nn.Module) -> Iterator[Entry]:
+    for name, value, kind in members(module):
+        yield Entry(name, value, kind, Slot(name))
+    spaces = (module.__dict__, core(module).__dict__)
+    for space in spaces[: 1 if core(module) is module else 2]:
+        for name, value in space.items():
+            inner = name in _MODULE_INTERNALS or name in INTERNALS or name.startswith("__")
+            if not inner and not isinstance(value, torch._C.ScriptMethod):
+                yield Entry(name, value, "attribute", Attribute(name, space))
+    yield from _in_hooks(module)
+    for name, value, kind in in_code(module):
+        yield Entry(name, value, kind, None)
+
+
+def _in_items(holder: List | Dict) -> Iterator[Entry]:
+    for entry in _in_dict(holder) if isinstance(holder, Dict) else _in_sequence(holder):
+        kind = FIXED_TUPLE if holds_container(entry.value) else entry.kind
+        yield entry._replace(kind=kind)
 
 
 def _in_sequence(holder: Iterable[Any]) -> Iterator[Entry]:
@@ -226,7 +264,7 @@ def _in_object(holder: object) -> Iterator[Entry]:
             continue  # a slot that has no value
         yield Entry(name, value, "attribute", descriptor)
     for name, value in attributes(holder).items():
-        yield Entry(str(name), value, "attribute", _Attribute(name))
+        yield Entry(str(name), value, "attribute", Attribute(name, attributes(holder)))
 
 
 _ENTERED: tuple[tuple[Any, Callable[[Any], Iterable[Entry]]], ...] = (
@@ -287,23 +325,3 @@ def of_tensor(tensor: torch.Tensor) -> list[Entry]:
         Entry(name, value, "attribute of a tensor", None)
         for name, value in attributes(tensor).items()
     ]
-
-
-def put(holder: Any, key: Any, value: Any) -> None:
-    """Put ``value`` under the :class:`Entry`'s ``key`` of ``holder``."""
-    if isinstance(holder, nn.Module):
-        registry, name = key
-        (holder.__dict__[registry] if registry else holder.__dict__)[name] = value
-    elif isinstance(key, types.MemberDescriptorType):
-        key.__set__(holder, value)
-    elif isinstance(key, types.CellType):
-        key.cell_contents = value
-    elif isinstance(holder, functools.partial) and isinstance(key, str):
-        kept = {"func": holder.func, "args": holder.args, "keywords": holder.keywords, key: value}
-        holder.__setstate__((*kept.values(), attributes(holder)))  # type: ignore[attr-defined]
-    elif isinstance(key, _Attribute):
-        attributes(holder)[key.name] = value
-    elif isinstance(holder, np.ndarray):
-        holder.flat[key] = value
-    else:
-        holder[key] = value

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.model.entries import PLAIN, entries
+from stateful_pipeline.model.scripted import core
 
 _BUFFERS = (bytearray, array.array, memoryview)
 _GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState)
@@ -83,7 +84,8 @@ def _array(value: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 
 
 def _module(value: nn.Module) -> tuple[Any, ...]:
-    return (value.training, *value._modules)
+    # A frozen ScriptModule has no mode; what a traced one holds is in another one inside it.
+    return (getattr(value, "training", None), *core(value)._modules.keys())
 
 
 def _iterator(value: Any) -> tuple[Any, ...]:

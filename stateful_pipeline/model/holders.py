@@ -15,10 +15,13 @@ are not entered.
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,11 +30,15 @@ from stateful_pipeline.model.entries import (
     CONSTANTS,
     NUMBERS,
     PLAIN,
+    Attribute,
     Entry,
+    attributes,
     entries,
     of_tensor,
-    put,
 )
+from stateful_pipeline.model.lookup import first_entry
+from stateful_pipeline.model.scripted import Slot, set_attribute
+from stateful_pipeline.model.scripted_items import Dict, List, set_item
 
 WRITABLE = frozenset({"buffer", "parameter", "attribute", "item", "module"})
 """The kinds of places into which another value can be put."""
@@ -155,25 +162,43 @@ def write(root: nn.Module, path: str, value: Any) -> None:
     """Put ``value`` at ``path``, without ``__setattr__`` and its checks; tuples are made anew."""
     for holder, entry in reversed(list(_steps(root, path))):
         if not isinstance(holder, tuple):
-            put(holder, entry.key, value)
+            _put(holder, entry.key, value)
             return
         items = [*holder[: entry.key], value, *holder[entry.key + 1 :]]
         value = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+
+
+def _put(holder: Any, key: Any, value: Any) -> None:
+    """Put ``value`` under the :class:`Entry`'s ``key`` of ``holder``."""
+    if isinstance(key, Slot):
+        set_attribute(holder, key.name, value)
+    elif isinstance(key, Attribute):
+        key.space[key.name] = value
+    elif isinstance(holder, List | Dict):
+        set_item(holder, key, value)
+    elif isinstance(holder, nn.Module):
+        registry, name = key
+        (holder.__dict__[registry] if registry else holder.__dict__)[name] = value
+    elif isinstance(key, types.MemberDescriptorType):
+        key.__set__(holder, value)
+    elif isinstance(key, types.CellType):
+        key.cell_contents = value
+    elif isinstance(holder, functools.partial) and isinstance(key, str):
+        kept = {"func": holder.func, "args": holder.args, "keywords": holder.keywords, key: value}
+        holder.__setstate__((*kept.values(), attributes(holder)))  # type: ignore[attr-defined]
+    elif isinstance(holder, np.ndarray):
+        holder.flat[key] = value
+    else:
+        holder[key] = value
 
 
 def _steps(root: Any, path: str) -> Iterator[tuple[Any, Entry]]:
     """Yield ``(holder, entry)`` along ``path``; a name may itself hold dots, as dict keys can."""
     holder, rest = root, path
     while rest:
-        entry = _first(holder, rest)
+        entry = first_entry(holder, rest)
         if entry is None:
             raise KeyError(path)
         yield holder, entry
         holder = entry.value
         rest = rest[len(entry.name) + 1 :]
-
-
-def _first(holder: Any, rest: str) -> Entry | None:
-    found = of_tensor(holder) if isinstance(holder, torch.Tensor) else entries(holder) or ()
-    fits = [e for e in found if rest == e.name or rest.startswith(e.name + ".")]
-    return min(fits, key=lambda entry: len(entry.name), default=None)

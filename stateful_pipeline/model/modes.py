@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
 from stateful_pipeline.errors import StateError
-from stateful_pipeline.model.holders import children, holders
+from stateful_pipeline.model.holders import Visit, walk
+from stateful_pipeline.model.scripted import (
+    OPAQUE,
+    class_name,
+    constant,
+    is_scripted,
+    library_class,
+)
 
 
-def refuse_scripted(module: nn.Module) -> None:
-    """Refuse what hides its state from Python: TorchScript modules and objects of C++ classes."""
-    for path, value in _opaque(module):
-        kind = "a ScriptModule" if isinstance(value, torch.jit.ScriptModule) else "a C++ object"
+def refuse_opaque(module: nn.Module) -> None:
+    """Refuse what hides its state from Python: objects of C++ and of TorchScript classes."""
+    for leaf in walk([Visit("", module, "module", module)], {}):
+        if isinstance(leaf.value, torch.ScriptObject):
+            kind = "a C++ object"
+        elif leaf.kind == OPAQUE:
+            name = type(leaf.value).__name__
+            kind = f"an object of a TorchScript class, or of a rare type ({name})"
+        else:
+            continue
         raise StateError(
             f"is {kind}, whose state cannot be seen from Python; it is not supported yet",
-            attribute=path or type(module).__name__,
-            hint="use the nn.Module that it was made from",
+            attribute=leaf.path,
+            hint="hold what survives between calls in registered buffers",
         )
 
 
-def _opaque(module: nn.Module) -> Iterator[tuple[str, object]]:
-    opaque = (torch.jit.ScriptModule, torch.ScriptObject)
-    if isinstance(module, opaque):
-        yield "", module
-    names = {id(inner): name for name, inner in module.named_modules()}
-    for holder in holders(module):
-        prefix = names.get(id(holder), "")
-        for key, value, _ in children(holder) or ():
-            if isinstance(value, opaque):
-                yield f"{prefix}.{key}" if prefix else key, value
+def scripted_inside(module: nn.Module) -> str | None:
+    """Return the path of the first ScriptModule in ``module`` (it may be itself), or None."""
+    return next((name for name, inner in module.named_modules() if is_scripted(inner)), None)
 
 
 def refuse_training(module: nn.Module) -> None:
     """Refuse layers whose training mode would change statistics or drop at random."""
     for name, inner in module.named_modules():
-        if inner.training and isinstance(inner, nn.modules.batchnorm._NormBase):
-            if not inner.track_running_stats:
+        cls = library_class(inner)
+        if not getattr(inner, "training", False):
+            continue  # a frozen ScriptModule has no mode
+        if issubclass(cls, nn.modules.batchnorm._NormBase):
+            if not constant(inner, "track_running_stats", True):
                 continue
             what = "would update its running statistics"
-        elif inner.training and isinstance(inner, nn.modules.dropout._DropoutNd) and inner.p > 0:
+        elif issubclass(cls, nn.modules.dropout._DropoutNd) and constant(inner, "p", 1) > 0:
             what = "would drop elements at random"
         else:
             continue
+        kind = cls.__name__ if is_scripted(inner) else type(inner).__name__
         raise StateError(
-            f"the {type(inner).__name__} is in training mode, in which it {what}",
-            attribute=name or type(inner).__name__,
+            f"the {kind} is in training mode, in which it {what}",
+            attribute=name or class_name(module),
             hint="call module.eval() first",
         )

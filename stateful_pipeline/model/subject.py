@@ -19,7 +19,6 @@ from stateful_pipeline.model.discover import (
 )
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Observation
-from stateful_pipeline.model.reference import Call
 from stateful_pipeline.model.settle import Wish
 
 
@@ -38,7 +37,7 @@ class Subject:
     module: nn.Module
     plan: InputPlan
     axes: tuple[Axis, ...]
-    call: Call
+    call: KeywordCall | PositionalCall
     wishes: Mapping[str, Wish]
 
     @property
@@ -59,29 +58,58 @@ class Subject:
         return discover(self.module, self.call, self.plan, self.axes, self.wishes)
 
 
-def keyword_call(constants: Mapping[str, Any], method: str = "forward") -> Call:
-    """Return a call that passes inputs by keyword, and ``constants`` with them.
+@dataclass(frozen=True)
+class KeywordCall:
+    """Calls a method with inputs by keyword, and ``constants`` with them.
 
     Hooks run, as they do in eager use, where ``method`` is ``forward``.
     """
 
-    def call(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-        entry = module if method == "forward" else getattr(module, method)
-        return entry(**inputs, **constants)
+    constants: Mapping[str, Any]
+    method: str = "forward"
 
-    return call
+    def __call__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """Call the method once."""
+        entry = module if self.method == "forward" else getattr(module, self.method)
+        return entry(**inputs, **self.constants)
+
+    def bind(self, parameters: Sequence[str]) -> dict[str, Argument]:
+        """Return what each of the method's ``parameters`` gets, but for those left at defaults."""
+        constants = {name: Argument(value=value) for name, value in self.constants.items()}
+        return {name: constants.get(name, Argument(name)) for name in parameters}
 
 
-def positional_call(
-    names: tuple[str, ...], constants: Mapping[int, Any], keywords: Mapping[str, Any]
-) -> Call:
-    """Return a call that passes inputs by position, with ``constants`` at theirs."""
-    count = len(names) + len(constants)
+@dataclass(frozen=True)
+class PositionalCall:
+    """Calls ``forward`` with inputs by position, and ``constants`` at theirs."""
 
-    def call(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-        given = iter(inputs[name] for name in names)
+    names: tuple[str, ...]
+    constants: Mapping[int, Any]
+    method: str = "forward"
+
+    def __call__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """Call the module once."""
+        given = iter(inputs[name] for name in self.names)
+        count = len(self.names) + len(self.constants)
         return module(
-            *(constants[i] if i in constants else next(given) for i in range(count)), **keywords
+            *(self.constants[i] if i in self.constants else next(given) for i in range(count))
         )
 
-    return call
+    def bind(self, parameters: Sequence[str]) -> dict[str, Argument]:
+        """Return what each of ``forward``'s ``parameters`` gets, but for those left at defaults."""
+        names = iter(self.names)
+        count = len(self.names) + len(self.constants)
+        return {
+            parameter: Argument(value=self.constants[i])
+            if i in self.constants
+            else Argument(next(names))
+            for i, parameter in enumerate(parameters[:count])
+        }
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a parameter gets: the input called ``name``, or else ``value``."""
+
+    name: str | None = None
+    value: Any = None

@@ -40,8 +40,8 @@ def _source(spec: Spec) -> Iterator[SpecError]:
         yield from _missing(spec, "source.file", source.file_path, SourceError)
         if source.file_path.is_file():
             yield from _class(spec, source.file_path)
-    elif source.exported_program is not None:
-        yield from _missing(spec, source.key, source.exported_program, SourceError)
+    elif (program := source.exported_program or source.torchscript) is not None:
+        yield from _missing(spec, source.key, program, SourceError)
     if source.weights is not None:
         yield from _missing(spec, "source.weights.file", source.weights.file)
 

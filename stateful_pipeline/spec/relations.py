@@ -20,6 +20,9 @@ _CONSTRUCTION: dict[str, Any] = {
 }  # fmt: skip
 """Keys of ``source`` that are about constructing a model, and what says nothing there."""
 
+_LOADED = {"torchscript": ("weights", "method", "reset")}
+"""Those that make sense for what is loaded from a file, by the kind of source."""
+
 
 @dataclass(frozen=True)
 class Broken:
@@ -61,12 +64,20 @@ def _source(data: Mapping[str, Any]) -> Iterator[Broken]:
         )
     if len(given) == 1 and given[0] not in CONSTRUCTED:
         for key, default in _CONSTRUCTION.items():
+            if key in _LOADED.get(given[0], ()):
+                continue
             if source.get(key, default) not in (default, ()):
                 yield Broken(
                     ("source", key),
                     f"`{key}` means nothing for a source of `{given[0]}`",
-                    "it is for a model that is constructed: `python` or `file`",
+                    _who_takes(key),
                 )
+
+
+def _who_takes(key: str) -> str:
+    loaded = [kind for kind, keys in _LOADED.items() if key in keys]
+    constructed = "it is for a model that is constructed: `python` or `file`"
+    return f"{constructed}; or for `{loaded[0]}`" if loaded else constructed
 
 
 def _sizes(data: Mapping[str, Any]) -> Iterator[Broken]:

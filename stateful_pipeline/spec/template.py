@@ -19,9 +19,10 @@ schema: 1
 # extends: defaults.yaml         # start from another spec; null deletes what it has
 name: @NAME@
 
-source:                          # exactly one of python, file, exported_program
+source:                          # exactly one of python, file, torchscript, exported_program
   python: stateful_pipeline.zoo.counter:Counter    # <- your class, package.module:Class
   # file: my_model.py:MyModel    # or a file, relative to this one
+  # torchscript: my_model.jit    # what torch.jit.save wrote
   # exported_program: my_model.pt2
   # kwargs: {hidden: 128}        # of the constructor; and args: [...]
   # weights: my_model.safetensors  # or {file: ..., ignore: [h, c]}; .pt works too

@@ -13,7 +13,6 @@ from typing import Any
 from stateful_pipeline.spec.tree import Node, Parts, walk
 
 KEYS: tuple[Parts, ...] = (
-    ("source", "torchscript"),
     ("source", "onnx"),
     ("source", "libraries"),
     ("attributes",),
@@ -27,7 +26,6 @@ KEYS: tuple[Parts, ...] = (
 """Keys that are refused where they say anything; ``"*"`` stands for any key."""
 
 VALUES: dict[Parts, tuple[str, ...]] = {
-    ("script", "frontend"): ("torchscript",),
     ("targets", "*", "provider"): ("cuda", "tensorrt"),
 }
 """Values that are refused, by the key that holds them."""

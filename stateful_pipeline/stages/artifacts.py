@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from stateful_pipeline.contract import Contract
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.model.discover import Discovery
+from stateful_pipeline.model.frontends import Captured
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.spec import Spec
@@ -47,8 +48,10 @@ class Artifacts:
         folder: The build's folder, complete and private to this run.
         say: Reports progress in one line.
         subject: The module; left by whoever prepares the run, since verification needs it too.
+        frontend: The front end to capture it with.
+        refused: The front ends that did not take it, with reasons.
         discovery: Its states; left by ``script``.
-        program: The captured program, in-place operators still in it; left by ``script``.
+        captured: What the front end captured, in-place operators still in it; left by ``script``.
         functional: The same as a pure function; left by ``rewrite``.
         model: The portable ONNX file; left by ``export``.
         contract: Its contract; left by ``export``.
@@ -60,8 +63,10 @@ class Artifacts:
     folder: Path
     say: Callable[[str], None]
     subject: Subject | None = None
+    frontend: str = "export"
+    refused: dict[str, str] = field(default_factory=dict)
     discovery: Discovery | None = None
-    program: Program | None = None
+    captured: Captured | None = None
     functional: Program | None = None
     model: Path | None = None
     contract: Contract | None = None

@@ -83,23 +83,6 @@ def test_an_ignored_path_is_not_refused() -> None:
     assert find(Counts().eval(), {"calls": Wish(ignore=True)}).ignored == ("calls",)
 
 
-SCRIPT_IS_DEPRECATED = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-
-
-@pytest.mark.filterwarnings(SCRIPT_IS_DEPRECATED)
-def test_a_script_module_is_refused() -> None:
-    with pytest.raises(StateError, match="ScriptModule"):
-        find(torch.jit.script(nn.Linear(3, 3)).eval())
-
-
-@pytest.mark.filterwarnings(SCRIPT_IS_DEPRECATED)
-def test_a_script_module_inside_is_refused_by_name() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 3))).eval()
-    with pytest.raises(StateError, match="ScriptModule") as caught:
-        find(module)
-    assert caught.value.attribute == "1"
-
-
 @pytest.mark.parametrize(
     ("layer", "said"),
     [(nn.BatchNorm1d(3), "running statistics"), (nn.Dropout(0.5), "drop elements at random")],

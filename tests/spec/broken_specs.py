@@ -93,6 +93,13 @@ BROKEN = [
     BrokenSpec(
         "args-of-a-program", _source("{exported_program: m.pt2, args: [1]}"), 2, "means nothing"
     ),
+    BrokenSpec("seed-of-torchscript", _source("{torchscript: m.jit, seed: 1}"), 2, "means nothing"),
+    BrokenSpec(
+        "weights-of-a-program",
+        _source("{exported_program: m.pt2, weights: w.pt}"),
+        2,
+        "means nothing",
+    ),
     # shapes and axes
     BrokenSpec("undeclared-axis", GOOD.replace("[1, 3]", "[batch, 3]"), 4, "not declared"),
     BrokenSpec(

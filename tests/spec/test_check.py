@@ -93,6 +93,13 @@ def test_initial_values_and_programs_must_be_there(check):
     assert isinstance(caught.value, SourceError)
 
 
+def test_a_scripted_file_must_be_there_and_is_not_loaded(tmp_path, check):
+    with pytest.raises(SourceError, match="no such file"):
+        check("torchscript: m.jit")
+    (tmp_path / "m.jit").write_bytes(b"this must not be read")
+    check("torchscript: m.jit, reset: reset_states")
+
+
 def test_a_folder_is_no_file(tmp_path, check):
     (tmp_path / "w.pt").mkdir()
     with pytest.raises(SpecError, match="folder"):

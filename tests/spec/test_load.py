@@ -225,7 +225,7 @@ def test_what_comes_later_is_refused_as_not_supported_yet(tmp_path, text, what):
 
 @pytest.mark.parametrize(
     "source",
-    ["torchscript: m.jit", "onnx: m.onnx", "{python: 'a:B', libraries: [x.so]}",
+    ["onnx: m.onnx", "{python: 'a:B', libraries: [x.so]}",
      "{python: 'a:B', method: step}"],
 )  # fmt: skip
 def test_sources_that_come_later_are_refused_as_not_supported_yet(tmp_path, source):

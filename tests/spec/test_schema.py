@@ -106,7 +106,7 @@ def test_broken_specs_are_refused(validator, name):
         {"script": {"frontend": "torchscript"}},
         {"targets": {"gpu": {"runtime": "onnxruntime", "provider": "cuda"}}},
         {"mlflow": {"register": "name"}},
-        {"source": {"torchscript": "m.jit"}},
+        {"source": {"onnx": "m.onnx"}},
         {"inputs": {"no good": {"shape": [1]}}},
     ],
 )

@@ -25,7 +25,7 @@ def test_a_name_that_no_spec_can_have_is_refused(name):
 def test_its_commented_lines_are_right_too(tmp_path):
     """Uncomment everything but what excludes something else."""
     text = template("demo")
-    for name in ("file", "exported_program", "enabled"):
+    for name in ("file", "torchscript", "exported_program", "enabled"):
         text = re.sub(rf"^ *#  *{name}: .*\n", "", text, flags=re.M)
     text = re.sub(
         r"^( *)# ( *[a-z]+: *[^ ].*|dynamic_axes:.*|states:.*|mlflow:.*)$",

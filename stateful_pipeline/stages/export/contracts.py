@@ -21,8 +21,7 @@ from stateful_pipeline.contract import Axis, Contract, Initial, State, Value, nu
 from stateful_pipeline.dimensions import Dim, Shape, axes_of, resolve
 from stateful_pipeline.errors import ContractError, SpecError, StateError
 from stateful_pipeline.model.arrays import dtype_name, to_numpy
-from stateful_pipeline.model.locate import node_place
-from stateful_pipeline.model.program import Program
+from stateful_pipeline.model.program import Port, Program
 from stateful_pipeline.model.reference import StateDef
 from stateful_pipeline.model.sizes import fixed_sizes
 
@@ -45,23 +44,22 @@ def build_contract(
             "there is nothing to export: forward returns no tensor, and no state changes",
             hint="return what is computed, or keep it in a buffer",
         )
-    given, made = program.user_nodes()
+    given, made = program.given(), program.made()
     count = len(states)
     outside: dict[str, np.ndarray[Any, Any]] = {}
     described = []
     fixed = fixed_sizes(axes)
     axes = [axis for axis in axes if axis.name not in fixed]
-    inputs = _values(program, program.inputs, given[count:])
-    shapes = [value.shape for value in inputs] + [program.shape(n.meta["val"]) for n in given]
+    inputs = _values(program.inputs, given[count:])
+    shapes = [value.shape for value in inputs] + [port.shape for port in given]
     known = frozenset(name for shape in shapes for dim in shape for name in axes_of(dim))
     for state, before, after in zip(states, given[:count], made[len(made) - count :], strict=True):
-        shape = program.shape(before.meta["val"])
-        out_shape = program.shape(after.meta["val"])
+        shape, out_shape = before.shape, after.shape
         if not all(_is_known(dim, known) for dim in out_shape):
             raise StateError(
                 "its size after a call depends on values, not on sizes alone",
                 attribute=state.name,
-                place=node_place(after),
+                place=after.place,
                 hint="keep a buffer of the largest size, and count how much of it is used",
             )
         described.append(
@@ -79,7 +77,7 @@ def build_contract(
         )
     contract = Contract(
         inputs=inputs,
-        outputs=_name_unknown(_values(program, program.outputs, made[: len(made) - count]), known),
+        outputs=_name_unknown(_values(program.outputs, made[: len(made) - count]), known),
         states=tuple(described),
         axes=(*axes, *_growing_axes(described, axes)),
     )
@@ -87,10 +85,10 @@ def build_contract(
     return contract, outside
 
 
-def _values(program: Program, names: Sequence[str], nodes: Sequence[Any]) -> tuple[Value, ...]:
+def _values(names: Sequence[str], ports: Sequence[Port]) -> tuple[Value, ...]:
     return tuple(
-        Value(name, dtype_name(node.meta["val"].dtype), program.shape(node.meta["val"]))
-        for name, node in zip(names, nodes, strict=True)
+        Value(name, dtype_name(port.dtype), port.shape)
+        for name, port in zip(names, ports, strict=True)
     )
 
 

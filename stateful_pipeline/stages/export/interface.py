@@ -102,6 +102,14 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
+def _loop_counters(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield the number of the iteration and the condition that the body of each ``Loop`` gets."""
+    for graph in model.graphs():
+        for node in graph:
+            if node.op_type == "Loop":
+                yield from node.attributes["body"].as_graph().inputs[:2]
+
+
 def declare_shapes(model: ir.Model, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> None:
     """Declare the dimensions of inputs and outputs, and drop inferred ones in between.
 
@@ -110,6 +118,9 @@ def declare_shapes(model: ir.Model, inputs: Sequence[Shape], outputs: Sequence[S
     """
     graph = model.graph
     kept = {id(value) for value in (*graph.inputs, *graph.outputs)}
+    for value in _loop_counters(model):
+        value.shape = ir.Shape([])  # a runtime insists
+        kept.add(id(value))
     for value in _values(model):
         if id(value) not in kept and value.const_value is None:
             value.shape = None

@@ -16,10 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from stateful_pipeline.model import jit
+from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.holders import leaves, write
 from stateful_pipeline.model.inputs import Input, InputPlan
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, Tensors
+from stateful_pipeline.model.script_program import ScriptProgram
 
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -65,15 +68,44 @@ class _Widened:
         return self.narrow.sampler(shape, self.narrow.dtype, step, generator).to(dtype)
 
 
+def wide_program(program: Program, *, as_written: bool) -> WideProgram | WideScript:
+    """Return ``program`` with weights and constants in float64.
+
+    Args:
+        program: The program.
+        as_written: Whether operators keep the float types that they name.
+    """
+    if isinstance(program, ScriptProgram):
+        return WideScript(program, as_written=as_written)
+    assert isinstance(program, ExportProgram)
+    return WideProgram(program, as_written=as_written)
+
+
+class WideScript:
+    """A program rewritten from TorchScript whose weights and constants are float64."""
+
+    def __init__(self, program: ScriptProgram, *, as_written: bool) -> None:
+        graph = jit.widened(program.graph, types_too=not as_written)
+        weights = {name: _wide(value) for name, value in program.weights.items()}
+        self._program = program.with_graph(graph, weights)
+
+    def run(self, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run one step: ``(outputs, new states)``, both by name."""
+        return self._program.run(
+            {name: _wide(value) for name, value in states.items()},
+            {name: _wide(value) for name, value in inputs.items()},
+        )
+
+
 class WideProgram:
-    """A program whose weights and constants are float64.
+    """A captured program whose weights and constants are float64.
 
     Args:
         program: The program.
         as_written: Whether operators keep the float types that they name.
     """
 
-    def __init__(self, program: Program, *, as_written: bool) -> None:
+    def __init__(self, program: ExportProgram, *, as_written: bool) -> None:
         self._program = program
         graph_module = copy.deepcopy(program.exported.graph_module)
         for module in graph_module.modules():

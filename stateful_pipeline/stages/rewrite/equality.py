@@ -20,7 +20,12 @@ from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, Tensors, exact_kernels
 from stateful_pipeline.model.schedule import changing
 from stateful_pipeline.model.snapshot import Snapshot
-from stateful_pipeline.stages.rewrite.double import WideProgram, in_float64
+from stateful_pipeline.stages.rewrite.double import (
+    WideProgram,
+    WideScript,
+    in_float64,
+    wide_program,
+)
 
 FLOAT64_TOLERANCE = 1e-10
 
@@ -76,7 +81,7 @@ def check_equal(
 
 
 def _compare(
-    program: Program | WideProgram,
+    program: Program | WideProgram | WideScript,
     reference: Reference,
     plan: InputPlan,
     sizes: Sequence[Mapping[str, int]],
@@ -170,7 +175,7 @@ def _float64_error(
         with Snapshot(reference.module):
             double, plan64 = in_float64(reference, plan)
             for as_written in (True, False):
-                wide = WideProgram(program, as_written=as_written)
+                wide = wide_program(program, as_written=as_written)
                 differences = _compare(wide, double, plan64, sizes, steps, seed)
                 worst = min(worst, max((found.error for found in differences), default=0.0))
                 if worst <= FLOAT64_TOLERANCE:

@@ -14,13 +14,13 @@ import re
 import torch
 from torch.export.graph_signature import OutputKind
 
-from stateful_pipeline.dimensions import Shape, axes_of, resolve_shape
 from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.model.capture import quiet
+from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place
-from stateful_pipeline.model.program import WRAPPED, Program
 from stateful_pipeline.model.reference import StateDef, exact_kernels
 from stateful_pipeline.model.torch_internals import symbolic_shapes
+from stateful_pipeline.stages.rewrite.kept_shapes import check_states
 
 _WRITES = {
     OutputKind.BUFFER_MUTATION: "a buffer",
@@ -29,7 +29,7 @@ _WRITES = {
 }
 
 
-def make_functional(program: Program, states: tuple[StateDef, ...]) -> Program:
+def make_functional(program: ExportProgram, states: tuple[StateDef, ...]) -> ExportProgram:
     """Return ``program`` as a pure function of inputs and states.
 
     Raises:
@@ -44,11 +44,11 @@ def make_functional(program: Program, states: tuple[StateDef, ...]) -> Program:
         except Exception as error:  # any decomposition may raise anything
             raise _not_functional(program, error) from error
     _refuse_writes(functional)
-    _check_states(functional, states)
+    check_states(functional, states)
     return functional
 
 
-def _not_functional(program: Program, error: Exception) -> StageError:
+def _not_functional(program: ExportProgram, error: Exception) -> StageError:
     """Translate what a decomposition raised, with the user's line that called the operator."""
     text = str(error).strip().splitlines() or [""]
     named = re.search(r"While executing %(\w+)", str(error))
@@ -63,7 +63,7 @@ def _not_functional(program: Program, error: Exception) -> StageError:
     )
 
 
-def _refuse_randomness(program: Program) -> None:
+def _refuse_randomness(program: ExportProgram) -> None:
     for graph_module in program.exported.graph_module.modules():
         if not isinstance(graph_module, torch.fx.GraphModule):
             continue
@@ -94,7 +94,7 @@ def _is_switched_off(node: torch.fx.Node) -> bool:
     return "training" in names and not values.get("training", False)
 
 
-def _refuse_writes(program: Program) -> None:
+def _refuse_writes(program: ExportProgram) -> None:
     for spec in program.exported.graph_signature.output_specs:
         if spec.kind in _WRITES:
             name = str(spec.target).removeprefix(WRAPPED)
@@ -104,45 +104,3 @@ def _refuse_writes(program: Program) -> None:
                 attribute=name,
                 hint="declare it under `states`",
             )
-
-
-def _check_states(program: Program, states: tuple[StateDef, ...]) -> None:
-    given, made = program.user_nodes()
-    count = len(states)
-    after = made[len(made) - count :]
-    for state, before, node in zip(states, given[:count], after, strict=True):
-        old, new = before.meta["val"], node.meta["val"]
-        if old.dtype != new.dtype:
-            raise StateError(
-                f"its dtype is {old.dtype} before a call and {new.dtype} after it",
-                attribute=state.name,
-                place=node_place(node),
-                hint="convert it back before storing it",
-            )
-        shape = program.shape(new)
-        if state.out_shape is not None and not _same_shape(shape, state.out_shape):
-            raise StateError(
-                f"its shape after a call is {_text(shape)}, declared is {_text(state.out_shape)}",
-                attribute=state.name,
-                place=node_place(node),
-                hint="correct `out_shape`, or leave it out",
-            )
-        given_shape = program.shape(old)
-        if not state.grows and shape != given_shape:
-            raise StateError(
-                f"its shape is {_text(given_shape)} before a call and {_text(shape)} after it",
-                attribute=state.name,
-                place=node_place(node),
-                hint="declare its shape under `states`, with `out_shape` if it grows",
-            )
-
-
-def _same_shape(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are the same function of their axes, tried at two sets of sizes."""
-    axes = sorted(set().union(*(axes_of(dim) for dim in (*a, *b))))
-    trials = [{axis: base + 7 * i for i, axis in enumerate(axes)} for base in (5, 11)]
-    return all(resolve_shape(a, sizes) == resolve_shape(b, sizes) for sizes in trials)
-
-
-def _text(shape: tuple[int | str, ...]) -> str:
-    return "[" + ", ".join(map(str, shape)) + "]"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from stateful_pipeline.model.scripting import Scripted
 from stateful_pipeline.model.sizes import corner_sizes
 from stateful_pipeline.stages.artifacts import Artifacts
 from stateful_pipeline.stages.rewrite.equality import check_equal
-from stateful_pipeline.stages.rewrite.functional import make_functional
+from stateful_pipeline.stages.rewrite.rewrite import rewrite
 
 STEPS = 6
 
@@ -17,10 +18,13 @@ def run(artifacts: Artifacts) -> None:
         StateError: The program draws random numbers, or a state would be lost.
         StageError: The rewritten program is not equal to eager.
     """
-    program = artifacts.need("program", "rewrite")
+    captured = artifacts.need("captured", "rewrite")
     subject = artifacts.need("subject", "rewrite")
-    reference = artifacts.need("discovery", "rewrite").reference
-    functional = make_functional(program, reference.states)
+    discovery = artifacts.need("discovery", "rewrite")
+    hints = artifacts.notes["script"]["traced_at"]
+    functional, discovery = rewrite(captured, subject, discovery, hints)
+    artifacts.discovery = discovery
+    reference = discovery.reference
     sizes = corner_sizes(subject.axes)[:2]
     steps = min(STEPS, artifacts.spec.verify.reset_every or STEPS)
     equality = check_equal(functional, reference, subject.plan, sizes, steps)
@@ -33,6 +37,8 @@ def run(artifacts: Artifacts) -> None:
     }
     folder = artifacts.folder / "rewrite"
     folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(captured, Scripted):
+        (folder / "before.py").write_text(captured.code("The module's code, calls inlined."))
     (folder / "graph.py").write_text(
         functional.code("A pure function: same inputs and states, same outputs and new states.")
     )

@@ -1,4 +1,4 @@
-"""The stage ``script``: construct the module, find its states, capture it."""
+"""The stage ``script``: find the module's states, and capture it with one front end."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from pathlib import Path
 from torch import nn
 
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.frontends import capture_with, why_chosen
 from stateful_pipeline.model.locate import is_user_file
+from stateful_pipeline.model.scripted import is_scripted, scripted_sources
 from stateful_pipeline.stages.artifacts import Artifacts
 
 
 def run(artifacts: Artifacts) -> None:
-    """Leave ``discovery`` and ``program``, and the code before in ``script/``.
+    """Leave ``discovery`` and ``captured``, and the code before in ``script/``.
 
     Raises:
         StateError: Something changes that cannot be made a state.
-        StageError: ``torch.export`` refused the module.
+        StageError: The front end refused the module.
     """
     subject = artifacts.need("subject", "script")
-    discovery = subject.discover()
-    artifacts.discovery = discovery
+    if artifacts.discovery is None:
+        artifacts.discovery = subject.discover()
+    discovery = artifacts.discovery
     fixed = [d for value in subject.plan.inputs for d in value.shape if isinstance(d, int)]
     sizes = probe_sizes(subject.axes, fixed)
-    artifacts.program = capture(discovery.reference, subject.plan, sizes)
+    asked = artifacts.spec.script.frontend
+    captured = capture_with(artifacts.frontend, discovery.reference, subject.plan, sizes)
+    artifacts.captured = captured
     artifacts.notes["script"] = {
-        "frontend": "export",
-        "why": "torch.export captured the module; the TorchScript front end is not supported yet",
+        "frontend": artifacts.frontend,
+        "why": why_chosen(artifacts.frontend, asked, artifacts.refused),
+        "refused": dict(artifacts.refused),
         "traced_at": sizes,
         "states": [state.name for state in discovery.reference.states],
         "ignored": list(discovery.ignored),
@@ -37,9 +42,7 @@ def run(artifacts: Artifacts) -> None:
     folder = artifacts.folder / "script"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "module.py").write_text("\n\n".join(_sources(subject.module)) or _NO_SOURCE)
-    (folder / "graph.py").write_text(
-        artifacts.program.code("As captured: in-place operators stay.")
-    )
+    (folder / "graph.py").write_text(captured.code("As captured: in-place operators stay."))
 
 
 _NO_SOURCE = "# The module's classes have no source file.\n"
@@ -47,6 +50,9 @@ _NO_SOURCE = "# The module's classes have no source file.\n"
 
 def _sources(module: nn.Module) -> Iterator[str]:
     """Yield the source of each of the user's classes in ``module``, once."""
+    if is_scripted(module):
+        yield from scripted_sources(module)
+        return
     for cls in dict.fromkeys(type(inner) for inner in module.modules()):
         try:
             file = inspect.getsourcefile(cls)

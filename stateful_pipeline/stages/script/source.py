@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import SourceError
+from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.model.scripted import class_name, is_scripted, methods
 from stateful_pipeline.spec import Spec, Weights
 
 
@@ -32,6 +34,8 @@ def construct(spec: Spec) -> nn.Module:
     torch.manual_seed(source.seed)
     if source.exported_program is not None:
         module = _exported_program(spec, source.exported_program)
+    elif source.torchscript is not None:
+        module = _torchscript(spec, source.torchscript)
     else:
         factory = _factory(spec)
         module = _call(spec, source.key, "constructing", factory, *source.args, **source.kwargs)
@@ -44,7 +48,9 @@ def construct(spec: Spec) -> nn.Module:
     if source.reset is not None:
         reset = getattr(module, source.reset, None)
         if not callable(reset):
-            raise _error(spec, "source.reset", f"{type(module).__name__} has no '{source.reset}'")
+            hint = "decorate it with @torch.jit.export" if is_scripted(module) else None
+            message = f"{class_name(module)} has no '{source.reset}'"
+            raise _error(spec, "source.reset", message, hint)
         with torch.no_grad():
             _call(spec, "source.reset", f"calling {source.reset}() on", reset)
     return module
@@ -54,6 +60,7 @@ def _error(spec: Spec, key: str, message: str, hint: str | None = None) -> Sourc
     text = {
         "python": spec.source.python,
         "file": spec.source.file,
+        "torchscript": spec.source.torchscript,
         "exported_program": spec.source.exported_program,
     }[spec.source.kind]
     return SourceError(f"{key}: {text}: {message}", place=spec.place(key), key=key, hint=hint)
@@ -135,6 +142,22 @@ def _import_file(spec: Spec, path: Path) -> Any:
 def _exported_program(spec: Spec, path: Path) -> nn.Module:
     program = _call(spec, "source.exported_program", "loading", torch.export.load, path)
     return program.module()  # type: ignore[no-any-return]
+
+
+def _torchscript(spec: Spec, path: Path) -> nn.Module:
+    try:
+        with quiet_scripting():
+            module = _call(
+                spec, spec.source.key, "loading", torch.jit.load, path, map_location="cpu"
+            )
+    except SourceError as error:
+        error.hint = "it is for what torch.jit.save wrote; a .pt2 is an `exported_program`"
+        raise
+    found, method = methods(module), spec.source.method
+    if method not in found:
+        hint = f"its methods are: {', '.join(found)}" if found else None
+        raise _error(spec, spec.source.key, f"{class_name(module)} has no '{method}'", hint)
+    return module  # type: ignore[no-any-return]
 
 
 def _load_weights(spec: Spec, module: nn.Module, weights: Weights) -> None:

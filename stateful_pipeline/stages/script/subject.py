@@ -10,7 +10,8 @@ import torch
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.errors import ContractError, SpecError
 from stateful_pipeline.model.inputs import Input, InputPlan, Recorded, Sampler, Uniform
-from stateful_pipeline.model.subject import Subject, keyword_call
+from stateful_pipeline.model.scripted import class_name, signature
+from stateful_pipeline.model.subject import KeywordCall, Subject
 from stateful_pipeline.spec import InputSpec, Spec
 from stateful_pipeline.stages.script.source import construct
 from stateful_pipeline.stages.script.wishes import read_array, wish
@@ -33,13 +34,13 @@ def prepare(spec: Spec) -> Subject:
         _input(spec, name, value) for name, value in spec.inputs.items() if not value.is_fixed
     ]
     wishes = {name: wish(name, state, spec.place) for name, state in spec.states.items()}
-    call = keyword_call(constants, spec.source.method)
+    call = KeywordCall(constants, spec.source.method)
     return Subject(module, InputPlan(inputs), axes, call, wishes)
 
 
 def _check_parameters(spec: Spec, module: torch.nn.Module) -> None:
     """Check the names of inputs against the entry point's parameters."""
-    parameters = inspect.signature(getattr(module, spec.source.method)).parameters
+    parameters = signature(module, spec.source.method).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     names = [
@@ -49,7 +50,7 @@ def _check_parameters(spec: Spec, module: torch.nn.Module) -> None:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)
             raise SpecError(
-                f"inputs.{name}: {spec.source.method} of {type(module).__name__} takes no '{name}'",
+                f"inputs.{name}: {spec.source.method} of {class_name(module)} takes no '{name}'",
                 place=spec.place(f"inputs.{name}"),
                 key=f"inputs.{name}",
                 hint=f"did you mean '{close[0]}'?" if close else f"it takes: {', '.join(names)}",
@@ -57,7 +58,7 @@ def _check_parameters(spec: Spec, module: torch.nn.Module) -> None:
     for name in names:
         if name not in spec.inputs and parameters[name].default is inspect.Parameter.empty:
             raise SpecError(
-                f"inputs: {spec.source.method} of {type(module).__name__} needs '{name}' too",
+                f"inputs: {spec.source.method} of {class_name(module)} needs '{name}' too",
                 place=spec.place("inputs"),
                 key="inputs",
                 hint=f"add `{name}: {{shape: [...]}}`, or `{name}: {{value: ...}}` to fix it",

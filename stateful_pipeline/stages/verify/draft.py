@@ -17,7 +17,6 @@ from torch import nn
 
 from stateful_pipeline.errors import ContractError, StageError
 from stateful_pipeline.model.inputs import InputPlan
-from stateful_pipeline.model.locate import node_place
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference
 from stateful_pipeline.model.schedule import Schedule
@@ -91,20 +90,13 @@ def _renamed(reference: Reference, outputs: Sequence[str]) -> Reference:
 
 def tolerance_for(program: Program) -> Tolerance:
     """Return what float kernels may differ by: more where the graph computes in 16 bits."""
-    half = (torch.float16, torch.bfloat16)
-    for node in program.exported.graph.nodes:
-        value = node.meta.get("val")
-        values = value if isinstance(value, list | tuple) else [value]
-        if any(isinstance(v, torch.Tensor) and v.dtype in half for v in values):
-            return _HALF
-    return _USUAL
+    return _HALF if program.computes_in((torch.float16, torch.bfloat16)) else _USUAL
 
 
 def _wrong(bad: dict[str, Any], program: Program, schedule: Schedule) -> StageError:
     names = [*program.outputs, *(f"state {name}" for name in program.states)]
     tensor = bad["tensor"] if bad["kind"] == "output" else f"state {bad['tensor']}"
-    _, made = program.user_nodes()
-    node = dict(zip(names, made, strict=True)).get(tensor)
+    port = dict(zip(names, program.made(), strict=True)).get(tensor)
     index = f" at {bad['index']}" if bad["index"] else ""
     return StageError(
         f"the exported model is not equal to eager PyTorch: {bad['kind']} '{bad['tensor']}'{index} "
@@ -113,7 +105,7 @@ def _wrong(bad: dict[str, Any], program: Program, schedule: Schedule) -> StageEr
         "of PyTorch's ONNX exporter or of ONNX Runtime, or the module magnifies rounding (sign, "
         "round or argmax at a tie). Nothing was written",
         stage="export",
-        place=None if node is None else node_place(node),
+        place=None if port is None else port.place,
         hint="write what makes this tensor with other operators, and report the fault to them; "
         "where large values cancel, compute in float64",
     )

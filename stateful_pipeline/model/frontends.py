@@ -1,0 +1,82 @@
+"""The two ways to capture a module, which to try for which model, and what to say if none works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.exported import ExportProgram
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.modes import scripted_inside
+from stateful_pipeline.model.reference import Reference
+from stateful_pipeline.model.scripting import Scripted, script
+
+FRONTENDS = ("export", "torchscript")
+"""In the order in which ``auto`` tries them: what ``torch.export`` captures needs no ``If``."""
+
+Captured = ExportProgram | Scripted
+
+
+def candidates(frontend: str, module: nn.Module) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the front ends to try, in order, and why others are not tried.
+
+    Args:
+        frontend: ``auto``, ``export`` or ``torchscript``.
+        module: The module.
+    """
+    if frontend != "auto":
+        return (frontend,), {}
+    path = scripted_inside(module)
+    if path is None:
+        return FRONTENDS, {}
+    what = "the model" if path == "" else f"'{path}'"
+    return ("torchscript",), {"export": f"{what} is a ScriptModule, which torch.export refuses"}
+
+
+def capture_with(
+    frontend: str, reference: Reference, plan: InputPlan, sizes: Mapping[str, int]
+) -> Captured:
+    """Capture the module of ``reference`` with one front end, and leave it as it was.
+
+    Raises:
+        StateError: A state changes in a way that the graph cannot follow.
+        StageError: The front end refused the module; with its reason and the user's line.
+    """
+    return (script if frontend == "torchscript" else capture)(reference, plan, sizes)
+
+
+def why_chosen(frontend: str, asked: str, refused: Mapping[str, str]) -> str:
+    """Return in words why ``frontend`` made the program."""
+    names = {"export": "torch.export", "torchscript": "torch.jit.script"}
+    if asked != "auto":
+        return f"the spec asks for {frontend}"
+    if not refused:
+        return f"{names[frontend]} captured the module with all its states"
+    reasons = "; ".join(f"{name} refused: {text}" for name, text in refused.items())
+    return f"{names[frontend]} captured the module with all its states; {reasons}"
+
+
+def refused_by_all(
+    errors: Mapping[str, PipelineError], untried: Mapping[str, str]
+) -> PipelineError:
+    """Return the error to raise when no front end takes a model: it gives every reason.
+
+    Args:
+        errors: What each front end raised, in the order in which they were tried.
+        untried: Why others were not tried.
+    """
+    tried = list(errors.values())
+    if len(tried) == 1 and not untried:
+        return tried[0]
+    text = "no front end takes the model"
+    for name, reason in [*untried.items(), *((n, e.message) for n, e in errors.items())]:
+        text += f"\n  {name}: {reason}"
+    place = next((error.place for error in tried if error.place is not None), None)
+    hint = next((error.hint for error in tried if error.hint is not None), None)
+    lost = next((error for error in tried if isinstance(error, StateError)), None)
+    if lost is not None:
+        return StateError(text, attribute=lost.attribute, place=lost.place or place, hint=hint)
+    return StageError(text, stage="script", place=place, hint=hint)

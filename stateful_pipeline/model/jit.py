@@ -1,0 +1,395 @@
+"""The private parts of TorchScript's graphs that this project relies on, all in one file.
+
+Tried on torch 2.13.  :func:`require_supported` fails clearly on versions where a part is missing.
+Graphs, blocks, nodes and values are those of ``torch._C``; everything that makes or changes one
+goes through this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from stateful_pipeline.errors import Place, StageError
+
+TRIED_ON = ("2.13",)
+
+Graph: TypeAlias = Any  # torch._C.Graph, of which the stubs lack the half
+Block: TypeAlias = Any
+Node: TypeAlias = Any
+Value: TypeAlias = Any
+
+_NEEDED = {
+    "Graph": ("addInput", "create", "insertNode", "insertConstant", "insert_point_guard", "copy"),
+    "Node": ("addBlock", "addOutput", "copyMetadata", "schema", "sourceRange"),
+    "Block": ("addInputToBlock", "registerOutput"),
+    "TensorType": ("with_sizes", "with_dtype"),
+}
+_FUNCTIONS = ("_jit_pass_inline", "_jit_pass_dce", "_jit_pass_lint", "_create_function_from_graph")
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def require_supported() -> None:
+    """Raise :class:`StageError` if this torch lacks a private part that is used here."""
+    missing = [f"torch._C.{name}" for name in _FUNCTIONS if not hasattr(torch._C, name)]
+    for name, methods in _NEEDED.items():
+        cls = getattr(torch._C, name, None)
+        missing += [f"torch._C.{name}.{m}" for m in methods if not hasattr(cls, m)]
+    if missing:
+        raise StageError(
+            f"torch {torch.__version__} lacks {', '.join(missing)}",
+            stage="script",
+            hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
+        )
+
+
+@contextmanager
+def quiet_scripting() -> Iterator[None]:
+    """Silence the warnings by which torch says that TorchScript is deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.|stateful")
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.|stateful")
+        warnings.filterwarnings("ignore", message=r".*torch\.jit")
+        yield
+
+
+def script(module: nn.Module) -> torch.jit.ScriptModule:
+    """Return ``torch.jit.script(module)``; a ScriptModule comes back as it is."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    with quiet_scripting(), _resolved_annotations(module):
+        scripted: torch.jit.ScriptModule = torch.jit.script(module)
+    return scripted
+
+
+@contextmanager
+def _resolved_annotations(module: nn.Module) -> Iterator[None]:
+    """Let the annotations of classes be types while they are scripted.
+
+    Under ``from __future__ import annotations`` they are strings, which the compiler resolves in
+    signatures only.
+    """
+    held: dict[type, dict[str, Any]] = {}
+    for cls in {type(inner) for inner in module.modules()}:
+        own = inspect.get_annotations(cls)
+        if any(isinstance(annotation, str) for annotation in own.values()):
+            held[cls] = own
+    try:
+        for cls, own in held.items():
+            cls.__annotations__ = {name: _resolved(cls, text) for name, text in own.items()}
+        yield
+    finally:
+        for cls, own in held.items():
+            cls.__annotations__ = own
+
+
+def _resolved(cls: type, annotation: Any) -> Any:
+    """Return the type that a string names in the module of ``cls``, or the string itself."""
+    if not isinstance(annotation, str):
+        return annotation
+    space = {**vars(typing), **vars(sys.modules[cls.__module__])}
+    try:
+        return eval(annotation, space, dict(vars(cls)))  # noqa: S307 - the user's own source text
+    except Exception:  # noqa: BLE001 - the compiler says what is wrong with it
+        return annotation
+
+
+def inlined_graph(module: torch.jit.ScriptModule, method: str) -> Graph:
+    """Return a copy of a method's graph in which all calls of other methods are inlined."""
+    graph: Graph = getattr(module, method).graph.copy()
+    torch._C._jit_pass_inline(graph)
+    return graph
+
+
+def code_of(module: torch.jit.ScriptModule, method: str) -> str:
+    """Return the TorchScript code of ``method``, with what it calls inlined."""
+    return str(function_of(inlined_graph(module, method)).code)
+
+
+def new_graph() -> Graph:
+    """Return an empty graph."""
+    return torch._C.Graph()
+
+
+def function_of(graph: Graph) -> Any:
+    """Return a copy of ``graph`` as a function that can be called."""
+    return torch._C._create_function_from_graph("forward", graph.copy())
+
+
+def plain_execution() -> Any:
+    """Return a context in which functions run as they are, without profiling and fusion."""
+    return torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+
+
+def remove_unused(graph: Graph) -> None:
+    """Remove the operators whose results nobody reads, and check the graph's form."""
+    torch._C._jit_pass_dce(graph)
+    torch._C._jit_pass_lint(graph)
+
+
+def remove_repeats(graph: Graph) -> None:
+    """Let operators that compute the same once more share one result."""
+    torch._C._jit_pass_cse(graph)
+
+
+def place_of(node: Node) -> Place | None:
+    """Return the line of source that made ``node``, or None if it is not recorded."""
+    found = _PLACE.findall(node.sourceRange() or "")
+    return Place(found[0][0], int(found[0][1])) if found else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(text: str) -> Any:
+    return torch._C.parse_schema(text)
+
+
+def schema_of(node: Node) -> Any:
+    """Return the schema of the operator that ``node`` calls, or None if it has none."""
+    text = node.schema()
+    return None if text == "(no schema)" else _parsed(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def overloads(kind: str) -> tuple[Any, ...]:
+    """Return the schemas of all overloads of the operator ``kind``, such as ``aten::add``."""
+    return tuple(torch._C._jit_get_schemas_for_operator(kind))
+
+
+@functools.lru_cache(maxsize=4096)
+def operator(kind: str, overload: str) -> Callable[..., Any] | None:
+    """Return the operator as a function, or None where it is not to be had."""
+    space, _, name = kind.partition("::")
+    packet = getattr(getattr(torch.ops, space), name, None)
+    return None if packet is None else getattr(packet, overload or "default", None)
+
+
+@functools.lru_cache(maxsize=4096)
+def takes_symbols(kind: str, overload: str) -> bool:
+    """Whether an operator can be called with symbolic integers: those of TorchScript alone cannot.
+
+    They would turn a symbol into a number, without a word.
+    """
+    try:
+        torch._C._dispatch_find_schema_or_throw(kind, overload)
+    except RuntimeError:
+        return False
+    return True
+
+
+def reads(argument: Any) -> bool:
+    """Whether an argument or a result of a schema may be an alias of another."""
+    return argument.alias_info is not None
+
+
+def writes(argument: Any) -> bool:
+    """Whether the operator writes to this argument."""
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+def tensor_type(fake: torch.Tensor | None) -> Any:
+    """Return the graph type of a tensor: dtype, and the sizes that are numbers."""
+    plain = torch._C.TensorType.get()
+    if fake is None:
+        return plain
+    sizes: list[int | None] = [s if isinstance(s, int) else None for s in fake.shape]
+    return plain.with_dtype(fake.dtype).with_sizes(sizes)
+
+
+def tensor_type_of(dtype: torch.dtype) -> Any:
+    """Return the graph type of a tensor of which the dtype alone is known."""
+    return torch._C.TensorType.get().with_dtype(dtype)
+
+
+def list_type(element: Any) -> Any:
+    """Return the type of a list of ``element``."""
+    return torch._C.ListType(element)
+
+
+INT = torch._C.IntType.get()
+FLOAT = torch._C.FloatType.get()
+BOOL = torch._C.BoolType.get()
+TENSOR = torch._C.TensorType.get()
+
+
+def is_tensor_type(kind: Any) -> bool:
+    """Whether a value of this type is a tensor, perhaps an optional one."""
+    return bool(_stripped(kind).kind() == "TensorType")
+
+
+def is_list_type(kind: Any) -> bool:
+    """Whether a value of this type is a list."""
+    return bool(_stripped(kind).kind() == "ListType")
+
+
+def element_type(kind: Any) -> Any:
+    """Return the type of a list's elements."""
+    return _stripped(kind).getElementType()
+
+
+def is_module_type(kind: Any) -> bool:
+    """Whether a value of this type is an object of a class (a module)."""
+    return bool(kind.kind() == "ClassType")
+
+
+def _stripped(kind: Any) -> Any:
+    return kind.getElementType() if kind.kind() == "OptionalType" else kind
+
+
+def tuple_type(elements: Sequence[Any]) -> Any:
+    """Return the type of a tuple."""
+    return torch._C.TupleType(list(elements))
+
+
+def split_arguments(
+    kind: str, overload: str, arguments: Sequence[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Split a node's arguments into those that the operator takes by position and by keyword."""
+    schema = next((s for s in overloads(kind) if s.overload_name == overload), None)
+    if schema is None:
+        return list(arguments), {}
+    named = list(zip(schema.arguments, arguments, strict=True))
+    return (
+        [value for argument, value in named if not argument.kwarg_only],
+        {argument.name: value for argument, value in named if argument.kwarg_only},
+    )
+
+
+def dtype_code(dtype: torch.dtype) -> int:
+    """Return the number by which graphs name a dtype."""
+    graph: Graph = torch._C.Graph()
+    value = graph.insertConstant(dtype)
+    code: int = value.toIValue()
+    return code
+
+
+STRING = torch._C.StringType.get()
+
+
+def values(graph: Graph) -> Iterator[Value]:
+    """Yield every value of ``graph`` and of the blocks in it."""
+    yield from graph.inputs()
+    pending: list[Any] = [graph]
+    while pending:
+        block = pending.pop()
+        for node in block.nodes():
+            yield from node.outputs()
+            for inner in node.blocks():
+                yield from inner.inputs()
+                pending.append(inner)
+
+
+def results(graph: Graph) -> list[Value]:
+    """Return the values that the function of ``graph`` returns in a tuple."""
+    [output] = graph.outputs()
+    return list(output.node().inputs())
+
+
+def name_results(graph: Graph, names: Sequence[str]) -> None:
+    """Name what a graph returns, where it is no input and is returned once."""
+    taken = {value.unique() for value in graph.inputs()}
+    for value, name in zip(results(graph), names, strict=True):
+        if value.unique() not in taken:
+            value.setDebugName(name)
+        taken.add(value.unique())
+
+
+def drop_unused_inputs(graph: Graph, kept: int) -> list[int]:
+    """Remove inputs that nobody reads, but for the first ``kept``; return the removed indices."""
+    unused = [i for i, v in enumerate(graph.inputs()) if i >= kept and not v.uses()]
+    for index in reversed(unused):
+        graph.eraseInput(index)
+    return unused
+
+
+def widened(graph: Graph, *, types_too: bool) -> Graph:
+    """Return a copy of ``graph`` whose constant tensors are float64.
+
+    Args:
+        graph: A pure graph.
+        types_too: Whether operators that name a narrower float type name float64 instead.
+    """
+    wide = graph.copy()
+    narrow = [dtype_code(d) for d in (torch.float16, torch.bfloat16, torch.float32)]
+    for node in wide.findAllNodes("prim::Constant", recurse=True):
+        value = None if node.mustBeNone() else node.output().toIValue()
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            node.t_("value", value.double())
+        elif types_too and type(value) is int and value in narrow and _is_a_type(node.output()):
+            node.i_("value", dtype_code(torch.float64))
+    return wide
+
+
+def _is_a_type(value: Value) -> bool:
+    """Whether a constant is given to operators as a dtype, and as nothing else."""
+    return all(
+        schema_of(use.user) is not None and _takes_type(schema_of(use.user).arguments[use.offset])
+        for use in value.uses()
+    )
+
+
+def _takes_type(argument: Any) -> bool:
+    return bool(argument.name == "dtype")
+
+
+def with_kinds(graph: Graph, kinds: dict[str, str]) -> Graph:
+    """Return a copy of ``graph`` in which operators of some kinds are of others."""
+    changed = graph.copy()
+    for old, new in kinds.items():
+        for node in changed.findAllNodes(old, recurse=True):
+            other = changed.create(new, list(node.inputs()), node.outputsSize())
+            other.copyMetadata(node)
+            other.insertBefore(node)
+            for before, after in zip(node.outputs(), other.outputs(), strict=True):
+                after.setType(before.type())
+                before.replaceAllUsesWith(after)
+            node.destroy()
+    return changed
+
+
+def with_typed_lists(graph: Graph, kind: str) -> Graph:
+    """Return a copy of ``graph`` in which empty lists of one dtype are results of an operator.
+
+    Args:
+        graph: A graph whose first input is a tensor.
+        kind: An operator that takes this input, so that nobody takes the list for a constant, and
+            the number of the dtype.
+    """
+    changed = graph.copy()
+    first = next(iter(changed.inputs()))
+    for node in changed.findAllNodes("prim::ListConstruct", recurse=True):
+        output = node.output()
+        element = output.type().getElementType()
+        if list(node.inputs()) or element.kind() != "TensorType" or element.dtype() is None:
+            continue
+        with changed.insert_point_guard(node):
+            code = changed.insertConstant(dtype_code(element.dtype()))
+            typed = changed.create(kind, [first, code], 1)
+            changed.insertNode(typed)
+        typed.output().setType(list_type(TENSOR))
+        output.replaceAllUsesWith(typed.output())
+        node.destroy()
+    return changed
+
+
+def has_kind(graph: Graph, kind: str) -> bool:
+    """Whether an operator of ``kind`` is anywhere in ``graph``."""
+    return bool(graph.findAllNodes(kind, recurse=True))
+
+
+def place_of_kind(graph: Graph, kind: str) -> Place | None:
+    """Return the line of source that made the first operator of ``kind``, or None."""
+    for node in graph.findAllNodes(kind, recurse=True):
+        place = place_of(node)
+        if place is not None:
+            return place
+    return None

@@ -1,0 +1,95 @@
+"""Scripts a module with ``torch.jit.script``, and says what the graph of its method takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import PipelineError, Place, StageError
+from stateful_pipeline.model import jit
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.model.reference import Reference, exact_kernels
+from stateful_pipeline.model.snapshot import Snapshot
+from stateful_pipeline.model.user_code import is_user_file
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a scripted method, with its default (None if it has none)."""
+
+    name: str
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A module's TorchScript.
+
+    Attributes:
+        module: The scripted module; its tensors are those of the module that it was made from.
+        graph: The graph of the entry point, calls inlined.
+        parameters: What the entry point takes, without ``self``.
+        outputs: Names of what it returns.
+        text: Its code, calls inlined.
+    """
+
+    module: torch.jit.ScriptModule
+    graph: jit.Graph
+    parameters: tuple[Parameter, ...]
+    outputs: tuple[str, ...]
+    text: str
+
+    def code(self, title: str) -> str:
+        """Return the code with ``title`` as its first line, a comment."""
+        return f"# {title}\n{self.text}"
+
+
+def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> Scripted:
+    """Script ``reference.module``, and leave it as it was.
+
+    Args:
+        reference: The module with its states found.
+        plan: The inputs.
+        sizes: A size of each axis, at which forward is called once to see what it returns.
+
+    Raises:
+        StageError: TorchScript cannot compile the module; the message holds its reason and the
+            user's line.
+    """
+    jit.require_supported()
+    method = getattr(reference.call, "method", "forward")
+    [first] = reference.rollout(sizes, plan.steps(sizes, 0, 1))
+    try:
+        with Snapshot(reference.module), exact_kernels():
+            module = jit.script(reference.module)
+            graph = jit.inlined_graph(module, method)
+            text = jit.code_of(module, method)
+    except PipelineError:
+        raise
+    except Exception as error:  # the compiler raises what it likes, and runs the user's code
+        raise _refusal(error) from error
+    schema = getattr(module, method).schema
+    parameters = tuple(Parameter(a.name, a.default_value) for a in schema.arguments[1:])
+    return Scripted(module, graph, parameters, tuple(first.outputs), text)
+
+
+def _refusal(error: Exception) -> StageError:
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    return StageError(
+        f"torch.jit.script refused: {type(error).__name__}: " + "\n".join(lines[:6]),
+        stage="script",
+        place=_place(str(error)) or user_place(error),
+    )
+
+
+def _place(text: str) -> Place | None:
+    """Return the last line of the user's code that a compiler's message names."""
+    found = [Place(file, int(line)) for file, line in _PLACE.findall(text) if is_user_file(file)]
+    return found[0] if found else None

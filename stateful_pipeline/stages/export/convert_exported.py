@@ -1,0 +1,137 @@
+"""Converts a program captured with ``torch.export`` to an ONNX model with PyTorch's exporter.
+
+What the exporter refuses is said in a sentence, with the line of the user's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+import onnxscript
+import torch
+
+from stateful_pipeline.errors import Place, StageError
+from stateful_pipeline.model.exported import WRAPPED, ExportProgram
+from stateful_pipeline.model.locate import node_place, user_place
+from stateful_pipeline.model.torch_internals import symbolic_shapes
+from stateful_pipeline.stages.export.rnn import translations
+
+_TRANSLATING = re.compile(r"Error when translating node .*target=torch\.ops\.([\w.]+?)\.\w+\]")
+_PACKAGES = tuple(path + os.sep for p in (onnx, onnxscript, ir) for path in p.__path__)
+_EXPORTER = r"torch\.|onnxscript|onnx_ir|onnx\.|copyreg|abc"
+
+
+def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
+    """Return the ONNX model of ``program`` at ``opset``, inputs and outputs in the program's order.
+
+    Raises:
+        StageError: An operator has no ONNX form, or the exporter failed; with the user's line.
+    """
+    _refuse_projections(program)
+    with torch.no_grad(), symbolic_shapes(), _silence():
+        try:
+            exported = torch.onnx.export(
+                program.exported,
+                dynamo=True,
+                opset_version=opset,
+                optimize=True,
+                verbose=False,
+                external_data=False,
+                custom_translation_table=translations(),
+            )
+        except Exception as error:  # the exporter raises its own and torch's errors
+            raise _refusal(error, program) from error
+    assert exported is not None  # only the legacy exporter returns None
+    model = exported.model
+    _strip_prefix(model)
+    return model
+
+
+def _refuse_projections(program: ExportProgram) -> None:
+    for node in program.exported.graph.nodes:
+        if node.target is torch.ops.aten.lstm.input:
+            h, c = node.args[1]
+            if h.meta["val"].shape[2] != c.meta["val"].shape[2]:
+                raise StageError(
+                    "an nn.LSTM with proj_size has no ONNX form: ONNX's LSTM projects nothing",
+                    stage="export",
+                    place=node_place(node),
+                    hint="use proj_size=0 and a Linear layer, or write the cell with nn.LSTMCell",
+                )
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the exporter's progress, its log lines on missing torchvision and its warnings quiet."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.filterwarnings("ignore", module=_EXPORTER)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _refusal(error: Exception, program: ExportProgram) -> StageError:
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    text = str(root).strip().splitlines() or [type(root).__name__]
+    missing = re.search(r"No ONNX function found for <OpOverload\(op='([\w.]+)'", text[0])
+    if missing is not None:
+        return StageError(
+            f"there is no ONNX operator for {missing[1]}",
+            stage="export",
+            place=_place_of(program, missing[1]),
+            hint="write it with other operators",
+        )
+    operator = _translated(error)
+    place = user_place(error) if operator is None else _place_of(program, operator)
+    inside = place is not None and place.file.startswith(_PACKAGES)
+    what = "the program" if operator is None else operator.replace(".", "::")
+    return StageError(
+        f"{what} has no ONNX form: {type(root).__name__}: " + "\n".join(text[:6]),
+        stage="export",
+        place=None if inside else place,
+        hint="write it with other operators" if operator is not None else None,
+    )
+
+
+def _translated(error: BaseException) -> str | None:
+    """Return the operator (``aten.amax``) whose translation raised, if that is what happened."""
+    current: BaseException | None = error
+    while current is not None:
+        found = _TRANSLATING.search(str(current))
+        if found is not None:
+            return found[1]
+        current = current.__cause__
+    return None
+
+
+def _place_of(program: ExportProgram, operator: str) -> Place | None:
+    """Return the user's line that called ``operator``, or what decomposes to it."""
+    wanted = operator.rpartition(".")[2].strip("_").removesuffix("_ex")
+    for node in program.exported.graph.nodes:
+        name = str(node.target).rpartition(".")[0].rpartition(".")[2].strip("_")
+        if node.op == "call_function" and name and (wanted in name or name in wanted):
+            return node_place(node)
+    return None
+
+
+def _strip_prefix(model: ir.Model) -> None:
+    """Name initializers as the module names its parameters and buffers."""
+    for name, value in list(model.graph.initializers.items()):
+        if name.startswith(WRAPPED):
+            value.name = name.removeprefix(WRAPPED)

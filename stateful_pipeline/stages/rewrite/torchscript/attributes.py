@@ -1,0 +1,216 @@
+"""Loads and stores of a module's attributes: the places where states live.
+
+An attribute is a pointer to an object.  Before the call, a state's attributes all point to one
+object that holds the graph input ``<name>_in``; every other tensor is a weight, which becomes an
+input under its own name.  After the call, what a state's attribute points to holds ``<name>_out``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from stateful_pipeline.errors import StateError
+from stateful_pipeline.model import jit
+from stateful_pipeline.model.program import identifier
+from stateful_pipeline.model.reference import StateDef
+from stateful_pipeline.model.sizes import fix_axes
+from stateful_pipeline.stages.rewrite.torchscript.scope import Scope, Slot
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Elements,
+    Held,
+    Known,
+    Object,
+    Ref,
+    Root,
+    Table,
+)
+from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
+from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+
+
+class Attributes:
+    """The attributes of a scripted module.
+
+    Args:
+        writer: The new graph; gets an input for each state, and one for each weight that is loaded.
+        module: The scripted module.
+        states: Its states.
+        fixed: The axes that have one size, with it.
+
+    Attributes:
+        weights: The weights that were loaded, by the name of their input, in the order of inputs.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        module: nn.Module,
+        states: Sequence[StateDef],
+        fixed: Mapping[str, int],
+    ) -> None:
+        self._writer, self._module, self._states = writer, module, states
+        self._outermost: Scope = writer.scope
+        self._by_path: dict[str, Root] = {}
+        self._by_tensor: dict[int, Root] = {}
+        self._names: dict[Root, str] = {}
+        self._initial: dict[Slot, Any] = {}
+        self._first: dict[Root, Any] = {}
+        self._kept: list[torch.Tensor] = []
+        self.weights: dict[str, torch.Tensor] = {}
+        for state in states:
+            value = writer.graph.addInput(identifier(f"{state.name}_in"))
+            fake = writer.sizes.tensor(fix_axes(state.shape, fixed), state.initial.dtype)
+            value.setType(jit.tensor_type(fake))
+            root = self._new(f"state '{state.name}'", state.name, Held(value, fake))
+            self._by_path |= dict.fromkeys(state.paths, root)
+
+    def _new(self, origin: str, path: str, content: Any) -> Root:
+        root = Root(origin, self._outermost)
+        self._outermost.contents[root] = self._first[root] = content
+        self._names[root] = path
+        return root
+
+    # --- loads -------------------------------------------------------------------------------
+
+    def load(self, path: str, name: str) -> Any:
+        """Return what the attribute ``name`` of the module at ``path`` means now."""
+        slot = (path, name)
+        known = self._writer.scope.pointer(slot)
+        if known is None:
+            known = self._held_at(f"{path}.{name}" if path else name, self._value(slot))
+            self._outermost.pointers[slot] = self._initial[slot] = known
+        return known
+
+    def _value(self, slot: Slot) -> Any:
+        holder = self._module
+        for part in filter(None, slot[0].split(".")):
+            holder = getattr(holder, part)
+        return getattr(holder, slot[1])
+
+    def _held_at(self, path: str, value: Any) -> Any:
+        """Return the abstract value of what the module holds at ``path``."""
+        if isinstance(value, nn.Module):
+            return Object(path)
+        if isinstance(value, torch.Tensor):
+            return Ref(self._tensor(path, value))
+        if isinstance(value, list | tuple):
+            items = tuple(self._held_at(f"{path}.{i}", item) for i, item in enumerate(value))
+            kinds = [jit.TENSOR if isinstance(item, Ref) else None for item in items]
+            element = kinds[0] if kinds and kinds[0] is not None else _element(value)
+            return List(self._new(f"'{path}'", path, Elements(items)), element)
+        if isinstance(value, dict):
+            held = tuple(self._held_at(f"{path}.{key}", item) for key, item in value.items())
+            keys = tuple(Known(key) for key in value)
+            return Table(self._new(f"'{path}'", path, Elements(held, keys)))
+        if isinstance(value, torch.ScriptObject):
+            raise StateError(
+                "is an object of a C++ class, which is not supported yet",
+                attribute=path,
+                place=self._writer.place,
+            )
+        return Known(value)
+
+    def _tensor(self, path: str, tensor: torch.Tensor) -> Root:
+        if path in self._by_path:
+            return self._by_path[path]
+        if id(tensor) not in self._by_tensor:
+            self._kept.append(tensor)  # so that its identity stays its own
+            value = self._writer.graph.addInput(identifier(path))
+            fake = self._writer.sizes.like(tensor)
+            value.setType(jit.tensor_type(fake))
+            self.weights[path] = tensor
+            self._by_tensor[id(tensor)] = self._new(f"'{path}'", path, Held(value, fake))
+        return self._by_tensor[id(tensor)]
+
+    # --- stores ------------------------------------------------------------------------------
+
+    def store(self, path: str, name: str, what: Any) -> None:
+        """Let an attribute mean something else.
+
+        Raises:
+            StateError: It is a number or the like, which changes although nothing showed that.
+        """
+        before = self.load(path, name)
+        if isinstance(before, Known) and before != what:
+            full = f"{path}.{name}" if path else name
+            raise StateError(
+                f"forward stores to this attribute, a Python {type(before.value).__name__}, which "
+                "an exported graph would freeze",
+                attribute=full,
+                place=self._writer.place,
+                hint="hold it in a tensor: register_buffer, and change it with tensor operators",
+            )
+        self._writer.scope.pointers[path, name] = what
+
+    # --- after the call ----------------------------------------------------------------------
+
+    def after(self) -> Iterator[Held]:
+        """Yield what each state holds after the call.
+
+        Raises:
+            StateError: Places that held one tensor before the call hold two after it.
+        """
+        for state in self._states:
+            meant = [self._at(path) for path in state.paths]
+            if any(ref != meant[0] for ref in meant):
+                raise StateError(
+                    f"{' and '.join(state.paths)} are one tensor before the call and two after it",
+                    attribute=state.name,
+                    hint="change it in place, or reassign it everywhere",
+                )
+            if not isinstance(meant[0], Ref):
+                raise StateError("is no tensor after the call", attribute=state.name)
+            yield self._writer.read(meant[0])
+
+    def _at(self, path: str) -> Any:
+        """Return what the module holds at ``path`` now."""
+        holder: nn.Module = self._module
+        parts, above = path.split("."), []
+        while parts and isinstance(getattr(holder, parts[0], None), nn.Module):
+            holder = getattr(holder, parts[0])
+            above.append(parts.pop(0))
+        what = self.load(".".join(above), parts[0])
+        for part in parts[1:]:
+            content = self._writer.content(what.root)
+            keys = [str(key.value) for key in content.keys] or [
+                str(i) for i in range(len(content.items))
+            ]
+            what = content.items[keys.index(part)]
+        return what
+
+    def changed(self, ignored: Sequence[str]) -> list[str]:
+        """Return the paths of tensors that the graph changes although they are no states."""
+        scope, known = self._writer.scope, set(self._by_path) | set(ignored)
+        paths = []
+        for slot, first in self._initial.items():
+            path = ".".join(part for part in slot if part)
+            if path not in known and isinstance(first, Ref) and scope.pointer(slot) != first:
+                paths.append(path)
+        for root, content in self._first.items():
+            path = self._names[root]
+            if path in known or scope.content(root) is content:
+                continue
+            if isinstance(content, Held):
+                paths.append(path)
+            elif isinstance(content, Elements):
+                paths += self._changed_items(path, content, scope.content(root), known)
+        return list(dict.fromkeys(paths))
+
+    def _changed_items(
+        self, path: str, before: Elements, after: Any, known: set[str]
+    ) -> Iterator[str]:
+        if not isinstance(after, Elements) or len(after.items) != len(before.items):
+            raise StateError("its length changes from call to call", attribute=path)
+        keys = [str(key.value) for key in before.keys] or map(str, range(len(before.items)))
+        for key, a, b in zip(keys, before.items, after.items, strict=True):
+            if a != b and f"{path}.{key}" not in known:
+                yield f"{path}.{key}"
+
+
+def _element(value: Sequence[Any]) -> Any:
+    kinds = {float: jit.FLOAT, bool: jit.BOOL}
+    return kinds.get(type(value[0]), jit.INT) if value else jit.TENSOR

@@ -1,0 +1,269 @@
+"""Lists, dicts and tuples: taken apart while rewriting where their length is known.
+
+A list that grows in a loop is one value of the new graph, and appending to it makes a new list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stateful_pipeline.model import jit
+from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError
+from stateful_pipeline.stages.rewrite.torchscript.scalars import symbolic
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Elements,
+    Group,
+    Held,
+    Known,
+    Opaque,
+    Plain,
+    Ref,
+    Table,
+)
+from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
+from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+
+
+def new_list(writer: Writer, items: list[Any], element: Any) -> List:
+    """Return a new list object."""
+    return List(writer.new_root(Elements(tuple(items)), "a list"), element)
+
+
+def new_dict(writer: Writer, keys_and_values: list[Any]) -> Table:
+    """Return a new dict object."""
+    content = Elements(tuple(keys_and_values[1::2]), tuple(keys_and_values[::2]))
+    return Table(writer.new_root(content, "a dict"))
+
+
+def unpack(writer: Writer, what: Any, types: list[Any]) -> list[Any]:
+    """Return the items of a tuple or a list that is unpacked into as many names as ``types``."""
+    if isinstance(what, Group):
+        return list(what.items)
+    content = writer.content(what.root)
+    if isinstance(content, Elements):
+        return list(content.items)
+    outputs = writer.node_of("prim::ListUnpack", [content.value], types)
+    return [_item(writer, output, what, content) for output in outputs]
+
+
+def _item(writer: Writer, value: Any, what: List, content: Opaque) -> Any:
+    """Return an item of a list that is one value."""
+    if not jit.is_tensor_type(what.element):
+        return Plain(value, writer.scope)
+    value.setType(jit.tensor_type(content.fake))
+    sources = writer.sources_of(what.root)
+    return Ref(writer.new_root(Held(value, content.fake), "an item of a list", sources))
+
+
+def _length(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    content = writer.content(arguments[0].root)
+    if isinstance(content, Elements):
+        return Known(len(content.items))
+    [output] = writer.node_of(kind, [content.value], [jit.INT])
+    return Plain(output, writer.scope, writer.sizes.unknown_size())
+
+
+def _get(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    what, key = arguments[:2]
+    if isinstance(what, Group):
+        return what.items[_known(key)]
+    content = writer.content(what.root)
+    if isinstance(what, Table):
+        return content.items[_key(writer, content, key)]
+    if isinstance(content, Elements) and isinstance(key, Known):
+        try:
+            return content.items[key.value]
+        except IndexError as error:
+            raise writer.refusal(f"index {key.value} is out of range of a list") from error
+    if isinstance(content, Elements) and any(isinstance(item, Ref) for item in content.items):
+        raise NeedsUnrollingError
+    values = [writer.list_content(what), writer.value(key)]
+    [output] = writer.node_of(kind, values, [what.element])
+    fake = content.fake if isinstance(content, Opaque) else None
+    return _item(writer, output, what, Opaque(values[0], fake))
+
+
+def _key(writer: Writer, content: Elements, key: Any) -> int:
+    if not isinstance(key, Known):
+        raise writer.refusal("a dict is read with a key that is not a constant")
+    if key not in content.keys:
+        raise writer.refusal(f"a dict has no key {key.value!r}")
+    return content.keys.index(key)
+
+
+def _known(key: Any) -> int:
+    if not isinstance(key, Known):
+        raise NeedsUnrollingError
+    index: int = key.value
+    return index
+
+
+def _set(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    what, key, item = arguments
+    content = writer.content(what.root)
+    if not isinstance(content, Elements):
+        raise writer.refusal(
+            "an item of a list that grows in a loop is assigned", "append to it, or use a tensor"
+        )
+    items, keys = list(content.items), content.keys
+    if isinstance(what, Table) and key not in keys and isinstance(key, Known):
+        items, keys = [*items, item], (*keys, key)
+    else:
+        items[_key(writer, content, key) if isinstance(what, Table) else _known(key)] = item
+    writer.store(what.root, Elements(tuple(items), keys))
+    return what
+
+
+def _append(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    return _extended(writer, arguments[0], [arguments[1]])
+
+
+def _extend(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    content = writer.content(arguments[1].root)
+    if isinstance(content, Elements):
+        return _extended(writer, arguments[0], list(content.items))
+    what = arguments[0]
+    values = [writer.list_content(what), content.value]
+    [output] = writer.node_of("aten::add", values, [content.value.type()])
+    writer.add_parts(what.root, writer.sources_of(arguments[1].root))
+    writer.store(what.root, Opaque(output, content.fake))
+    return what
+
+
+def _extended(writer: Writer, what: List, items: list[Any]) -> List:
+    content = writer.content(what.root)
+    if isinstance(content, Elements):
+        writer.store(what.root, Elements((*content.items, *items)))
+        return what
+    values = [writer.value(item) for item in items]
+    more = writer.list_value(values, jit.element_type(content.value.type()))
+    [output] = writer.node_of("aten::add", [content.value, more], [more.type()])
+    fake = content.fake
+    for item in items:
+        if isinstance(item, Ref):
+            held = writer.read(item)
+            fake = held.fake if fake is None else writer.sizes.join(fake, held.fake)
+    writer.store(what.root, Opaque(output, fake))
+    for item in items:
+        if isinstance(item, Ref):
+            writer.add_parts(what.root, writer.sources_of(item.base))
+    return what
+
+
+def _changed(change: Callable[[list[Any], list[Any]], Any]) -> Callable[..., Any]:
+    """Return a handler for an operator that changes a list of known length."""
+
+    def handle(writer: Writer, arguments: list[Any], kind: str) -> Any:
+        what = arguments[0]
+        content = writer.content(what.root)
+        if not isinstance(content, Elements) or content.keys:
+            raise writer.refusal(f"{kind} on a list that grows in a loop, or on a dict")
+        items = list(content.items)
+        result = change(items, arguments[1:])
+        writer.store(what.root, Elements(tuple(items)))
+        return what if result is None else result
+
+    return handle
+
+
+def _concatenate(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    contents = [writer.content(argument.root) for argument in arguments]
+    first = arguments[0]
+    if all(isinstance(content, Elements) for content in contents):
+        return new_list(writer, [i for content in contents for i in content.items], first.element)
+    values = [writer.list_content(argument) for argument in arguments]
+    [output] = writer.node_of(kind, values, [jit.list_type(first.element)])
+    sources = writer.sources_of(first.root) | writer.sources_of(arguments[1].root)
+    fake = next((c.fake for c in contents if isinstance(c, Opaque) and c.fake is not None), None)
+    return List(writer.new_root(Opaque(output, fake), "a list", sources), first.element)
+
+
+def _slice(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    what, *bounds = arguments
+    content = writer.content(what.root)
+    if not isinstance(content, Elements):
+        raise writer.refusal("a slice of a list that grows in a loop")
+    start, stop, step = (_known(bound) for bound in bounds)
+    return new_list(writer, list(content.items[start:stop:step]), what.element)
+
+
+def _contains(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    content = writer.content(arguments[0].root)
+    among = content.keys if isinstance(arguments[0], Table) else content.items
+    known = isinstance(arguments[1], Known) and all(isinstance(item, Known) for item in among)
+    if not known:
+        raise writer.refusal("whether a list or a dict contains something depends on values")
+    return Known(arguments[1] in among)
+
+
+def _equal(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    """Compare two lists of numbers, item by item."""
+    a, b = (writer.content(argument.root) for argument in arguments)
+    negated = kind == "aten::ne"
+    if not isinstance(a, Elements) or not isinstance(b, Elements):
+        raise writer.refusal("two lists are compared whose length is not known")
+    if len(a.items) != len(b.items):
+        return Known(negated)
+    parts = [
+        _number(writer, "aten::eq", jit.BOOL, x, y) for x, y in zip(a.items, b.items, strict=True)
+    ]
+    if Known(False) in parts:
+        return Known(negated)
+    open_ = [part for part in parts if part != Known(True)]
+    if not open_:
+        return Known(not negated)
+    result = open_[0]
+    for part in open_[1:]:
+        result = _number(writer, "aten::__and__", jit.BOOL, result, part)
+    return _number(writer, "aten::__not__", jit.BOOL, result) if negated else result
+
+
+def _number(writer: Writer, kind: str, type_: Any, *arguments: Any) -> Any:
+    """Return the result of an operator on numbers: a constant where that is known."""
+    found = symbolic(kind, list(arguments))
+    if isinstance(found, Known):
+        return found
+    [output] = writer.node_of(kind, [writer.value(what) for what in arguments], [type_])
+    return Plain(output, writer.scope, found)
+
+
+def _keys(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    content = writer.content(arguments[0].root)
+    return new_list(writer, list(content.keys), jit.STRING)
+
+
+def _values(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    content = writer.content(arguments[0].root)
+    return new_list(writer, list(content.items), jit.TENSOR)
+
+
+HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
+    "aten::len": _length,
+    "aten::__getitem__": _get,
+    "aten::_set_item": _set,
+    "aten::append": _append,
+    "aten::extend": _extend,
+    "aten::add_": _extend,
+    "aten::add": _concatenate,
+    "aten::slice": _slice,
+    "aten::eq": _equal,
+    "aten::ne": _equal,
+    "aten::list": lambda writer, arguments, kind: _copy(writer, arguments[0]),
+    "aten::copy": lambda writer, arguments, kind: _copy(writer, arguments[0]),
+    "aten::__contains__": _contains,
+    "aten::keys": _keys,
+    "aten::values": _values,
+    "aten::insert": _changed(lambda items, rest: items.insert(_known(rest[0]), rest[1])),
+    "aten::pop": _changed(lambda items, rest: items.pop(_known(rest[0]))),
+    "aten::clear": _changed(lambda items, rest: items.clear()),
+    "aten::reverse": _changed(lambda items, rest: items.reverse()),
+    "aten::Delete": _changed(lambda items, rest: items.pop(_known(rest[0])) and None),
+}
+"""What operators on lists, dicts and tuples do, by kind."""
+
+
+def _copy(writer: Writer, what: List) -> List:
+    content = writer.content(what.root)
+    sources = writer.sources_of(what.root) if isinstance(content, Opaque) else frozenset()
+    return List(writer.new_root(content, "a list", sources), what.element)

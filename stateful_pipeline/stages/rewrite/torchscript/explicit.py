@@ -1,0 +1,214 @@
+"""Makes a scripted module a pure function of its inputs and states."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stateful_pipeline.dimensions import Dim, Shape
+from stateful_pipeline.errors import StageError, StateError
+from stateful_pipeline.model import jit
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.program import Port, dim_text, identifier
+from stateful_pipeline.model.reference import Reference
+from stateful_pipeline.model.script_program import ScriptProgram
+from stateful_pipeline.model.scripting import Scripted
+from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
+from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
+from stateful_pipeline.stages.rewrite.torchscript.containers import new_list
+from stateful_pipeline.stages.rewrite.torchscript.rewriter import Rewriter
+from stateful_pipeline.stages.rewrite.torchscript.sizes import Sizes
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Elements,
+    Group,
+    Held,
+    Known,
+    Object,
+    Ref,
+    Table,
+)
+from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
+from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+
+_SYMBOL = re.compile(r"\b(u|s|zuf)\d+\b")
+_FUSED = ("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention")
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """The rewritten program, and tensors that it changes although they are no states yet."""
+
+    program: ScriptProgram
+    unseen: tuple[str, ...]
+
+
+def make_explicit(
+    scripted: Scripted, reference: Reference, plan: InputPlan, hints: Mapping[str, int]
+) -> Explicit:
+    """Rewrite ``scripted`` into a pure function.
+
+    Args:
+        scripted: The module's TorchScript.
+        reference: The module with its states found.
+        plan: The inputs.
+        hints: A size of each axis, at which operators are tried.
+
+    Raises:
+        StateError: A state would be lost, or random numbers are drawn.
+        StageError: The graph has something in it that cannot be followed, or an axis is fixed by
+            the module's code.
+    """
+    sizes = Sizes(reference.axes, hints)
+    fused = any(jit.has_kind(scripted.graph, kind) for kind in _FUSED)
+    writer = Writer(sizes, has_fast_path=fused)
+    fixed = fixed_sizes(reference.axes)
+    with sizes.active():
+        attributes = Attributes(writer, scripted.module, reference.states, fixed)
+        inputs = {
+            value.name: _input(writer, value.name, fix_axes(value.shape, fixed), value.dtype)
+            for value in plan.inputs
+        }
+        rewriter = Rewriter(writer, attributes)
+        outputs = rewriter.run(
+            scripted.graph, [Object(""), *_arguments(writer, scripted, reference, inputs)]
+        )
+        ignored = (*reference.scratch,)
+        unseen = tuple(attributes.changed(ignored))
+        results = [writer.read(ref) for what in outputs for ref in _tensors(writer, what)]
+        after = list(attributes.after())
+    _refuse_fixed(sizes)
+    names = tuple(state.name for state in reference.states)
+    graph, weights = _finished(writer, attributes, [*results, *after], len(names) + len(inputs))
+    if len(results) != len(scripted.outputs):
+        raise StageError(
+            f"forward returns {len(scripted.outputs)} tensors in eager mode and {len(results)} "
+            "in TorchScript",
+            stage="rewrite",
+        )
+    ports = _ports(writer, reference, plan, scripted, [*results, *after])
+    program = ScriptProgram(graph, weights, tuple(inputs), scripted.outputs, names, ports)
+    return Explicit(program, unseen)
+
+
+def _input(writer: Writer, name: str, shape: Shape, dtype: torch.dtype) -> Ref:
+    value = writer.graph.addInput(identifier(name))
+    fake = writer.sizes.tensor(shape, dtype)
+    value.setType(jit.tensor_type(fake))
+    return writer.new_tensor(Held(value, fake), f"input '{name}'")
+
+
+def _arguments(
+    writer: Writer, scripted: Scripted, reference: Reference, inputs: Mapping[str, Ref]
+) -> Iterator[Any]:
+    """Yield what each parameter of the method gets."""
+    bound = reference.call.bind([p.name for p in scripted.parameters])  # type: ignore[attr-defined]
+    for parameter in scripted.parameters:
+        argument = bound.get(parameter.name)
+        if argument is not None and argument.name in inputs:
+            yield inputs[argument.name]
+        elif argument is not None and argument.name is None:
+            yield _constant(writer, argument.value)
+        else:
+            yield _constant(writer, parameter.default)
+
+
+def _constant(writer: Writer, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return writer.new_tensor(writer.tensor_constant(value), "a constant")
+    if isinstance(value, list | tuple):
+        kind = {float: jit.FLOAT, bool: jit.BOOL, str: jit.STRING}
+        element = kind.get(type(value[0]), jit.INT) if value else jit.INT
+        return new_list(writer, [_constant(writer, item) for item in value], element)
+    return Known(value)
+
+
+def _tensors(writer: Writer, what: Any) -> Iterator[Ref]:
+    """Yield the tensors in what ``forward`` returns, in the order of ``named_outputs``."""
+    if isinstance(what, Ref):
+        yield what
+    elif isinstance(what, Group):
+        for item in what.items:
+            yield from _tensors(writer, item)
+    elif isinstance(what, List | Table):
+        content = writer.content(what.root)
+        if not isinstance(content, Elements):
+            raise StageError(
+                "forward returns a list whose length depends on values",
+                stage="rewrite",
+                hint="stack the tensors in it",
+            )
+        for item in content.items:
+            yield from _tensors(writer, item)
+    elif what != Known(None):
+        raise StateError(
+            "forward returns something that is no tensor, which an exported graph would freeze",
+            hint="return tensors: torch.as_tensor(value)",
+        )
+
+
+def _refuse_fixed(sizes: Sizes) -> None:
+    for axis, size in sizes.specialized().items():
+        raise StageError(
+            f"an operator of the module allows axis '{axis}' only the size {size}",
+            stage="rewrite",
+            hint="fix the size in the spec, or declare the shapes of the states it meets",
+        )
+
+
+def _finished(
+    writer: Writer, attributes: Attributes, results: Sequence[Held], kept: int
+) -> tuple[jit.Graph, dict[str, torch.Tensor]]:
+    """Return the completed graph, and the weights that it reads."""
+    graph = writer.graph
+    values = [held.value for held in results]
+    writer.node = None
+    kind = jit.tuple_type([jit.TENSOR] * len(values))
+    [group] = writer.node_of("prim::TupleConstruct", values, [kind])
+    graph.registerOutput(group)
+    jit.remove_repeats(graph)
+    jit.remove_unused(graph)
+    names = list(attributes.weights)
+    dropped = {index - kept for index in jit.drop_unused_inputs(graph, kept)}
+    left = [name for index, name in enumerate(names) if index not in dropped]
+    return graph, {name: attributes.weights[name] for name in left}
+
+
+def _ports(
+    writer: Writer,
+    reference: Reference,
+    plan: InputPlan,
+    scripted: Scripted,
+    results: Sequence[Held],
+) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    """Describe the program's inputs and outputs, with named axes."""
+    fixed = fixed_sizes(reference.axes)
+    given = [Port(s.initial.dtype, fix_axes(s.shape, fixed)) for s in reference.states]
+    given += [Port(value.dtype, fix_axes(value.shape, fixed)) for value in plan.inputs]
+    made = []
+    count = len(scripted.outputs)
+    for index, held in enumerate(results):
+        place = jit.place_of(held.value.node())
+        if held.fake is None:
+            raise StageError(
+                "the dtype and the rank of a result depend on values", stage="rewrite", place=place
+            )
+        shape = tuple(dim_text(dim, writer.sizes.names) for dim in held.fake.shape)
+        if index >= count and not reference.states[index - count].grows:
+            shape = _where_known(shape, given[index - count].shape)
+        made.append(Port(held.fake.dtype, shape, place))
+    return tuple(given), tuple(made)
+
+
+def _where_known(shape: Shape, before: Shape) -> Shape:
+    """Return ``shape``, with the sizes before the call where those after it depend on values."""
+    if len(shape) != len(before):
+        return shape
+    return tuple(b if _depends_on_values(a) else a for a, b in zip(shape, before, strict=True))
+
+
+def _depends_on_values(dim: Dim) -> bool:
+    return isinstance(dim, str) and _SYMBOL.search(dim) is not None

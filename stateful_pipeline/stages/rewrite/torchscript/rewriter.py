@@ -1,0 +1,240 @@
+"""Interprets the old graph, node by node, and has the new one written.
+
+The order of this file is that of a node's fate: what it is decides who rewrites it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import StateError
+from stateful_pipeline.model import jit
+from stateful_pipeline.model.jit import Block, Node, Value
+from stateful_pipeline.stages.rewrite.torchscript import containers
+from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
+from stateful_pipeline.stages.rewrite.torchscript.branches import choose
+from stateful_pipeline.stages.rewrite.torchscript.facts import FACTS
+from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError, loop
+from stateful_pipeline.stages.rewrite.torchscript.operators import write_operator
+from stateful_pipeline.stages.rewrite.torchscript.scalars import identity
+from stateful_pipeline.stages.rewrite.torchscript.sizes import decided
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Group,
+    Known,
+    Object,
+    Plain,
+    Ref,
+    Table,
+    Undefined,
+)
+from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
+from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+
+_IGNORED = frozenset({"prim::Print", "aten::warn", "prim::AddStatValue", "prim::TimePoint"})
+_SAME = frozenset(
+    {"prim::unchecked_cast", "aten::_unwrap_optional", "prim::unchecked_unwrap_optional"}
+)
+
+
+class Rewriter:
+    """Rewrites one inlined graph.
+
+    Args:
+        writer: The new graph.
+        attributes: The module's attributes.
+    """
+
+    def __init__(self, writer: Writer, attributes: Attributes) -> None:
+        self._writer, self._attributes = writer, attributes
+        self._meaning: dict[int, Any] = {}
+        self._handlers: dict[str, Callable[[Node], Sequence[Any]]] = {
+            "prim::Constant": self._constant,
+            "prim::GetAttr": self._get_attribute,
+            "prim::SetAttr": self._set_attribute,
+            "prim::If": self._if,
+            "prim::Loop": self._loop,
+            "prim::ListConstruct": self._list,
+            "prim::DictConstruct": self._dict,
+            "prim::TupleConstruct": lambda node: [Group(tuple(self._inputs(node)))],
+            "prim::ListUnpack": self._unpack,
+            "prim::TupleUnpack": self._unpack,
+            "prim::TupleIndex": self._tuple_item,
+            "prim::RaiseException": self._raise,
+            "prim::Uninitialized": lambda node: [Undefined(node.output().type())],
+            "prim::CallMethod": self._call,
+            "prim::CallFunction": self._call,
+        }
+
+    def run(self, graph: Any, arguments: Sequence[Any]) -> list[Any]:
+        """Rewrite ``graph`` for the abstract values of its inputs; return those of its outputs."""
+        for value, what in zip(graph.inputs(), arguments, strict=True):
+            self._meaning[value.unique()] = what
+        self._nodes(graph)
+        if self._writer.scope.dead:
+            raise self._writer.refusal("forward always raises")
+        return [self._of(value) for value in graph.outputs()]
+
+    def _of(self, value: Value) -> Any:
+        return self._meaning[value.unique()]
+
+    def _inputs(self, node: Node) -> list[Any]:
+        return [self._of(value) for value in node.inputs()]
+
+    def _block(self, block: Block) -> list[Any]:
+        self._nodes(block)
+        return [] if self._writer.scope.dead else [self._of(value) for value in block.outputs()]
+
+    def _nodes(self, block: Any) -> None:
+        writer = self._writer
+        around = writer.node
+        for node in block.nodes():
+            writer.node = node
+            results = self._node(node)
+            if writer.scope.dead:
+                break
+            for output, what in zip(node.outputs(), results, strict=True):
+                self._meaning[output.unique()] = what
+        writer.node = around
+
+    def _node(self, node: Node) -> Sequence[Any]:
+        kind = node.kind()
+        if kind in self._handlers:
+            return self._handlers[kind](node)
+        if kind in _IGNORED:
+            return []
+        inputs = self._inputs(node)
+        if kind in _SAME:
+            return inputs[:1]
+        if len(inputs) == 2:
+            known = identity(kind, *inputs)
+            if known is not None:
+                return [known]
+        if inputs and isinstance(inputs[0], List | Table | Group) and kind in containers.HANDLERS:
+            result = containers.HANDLERS[kind](self._writer, inputs, kind)
+            return [result] * node.outputsSize()
+        if kind in FACTS:
+            fact = FACTS[kind](self._writer, inputs)
+            if fact is not None:
+                return [fact]
+        return write_operator(self._writer, node, inputs)
+
+    # --- values ------------------------------------------------------------------------------
+
+    def _constant(self, node: Node) -> list[Any]:
+        value = None if node.mustBeNone() else node.output().toIValue()
+        if isinstance(value, torch.Tensor):
+            writer = self._writer
+            held = writer.tensor_constant(value)
+            return [writer.new_tensor(held, "a constant")]
+        if isinstance(value, list | tuple):
+            return [self._literal(value, node.output().type())]
+        return [Known(value)]
+
+    def _literal(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, tuple):
+            return Group(tuple(self._literal(item, None) for item in value))
+        if isinstance(value, list):
+            items = [self._literal(item, None) for item in value]
+            element = jit.INT if kind is None else jit.element_type(kind)
+            return containers.new_list(self._writer, items, element)
+        return Known(value)
+
+    def _list(self, node: Node) -> list[Any]:
+        element = jit.element_type(node.output().type())
+        return [containers.new_list(self._writer, self._inputs(node), element)]
+
+    def _dict(self, node: Node) -> list[Any]:
+        inputs = self._inputs(node)
+        if not all(isinstance(key, Known) for key in inputs[::2]):
+            raise self._writer.refusal("a dict is made with a key that is not a constant")
+        return [containers.new_dict(self._writer, inputs)]
+
+    def _unpack(self, node: Node) -> list[Any]:
+        types = [output.type() for output in node.outputs()]
+        return containers.unpack(self._writer, self._inputs(node)[0], types)
+
+    def _tuple_item(self, node: Node) -> list[Any]:
+        group, index = self._inputs(node)
+        return [group.items[index.value]]
+
+    # --- attributes --------------------------------------------------------------------------
+
+    def _get_attribute(self, node: Node) -> list[Any]:
+        holder = self._holder(node)
+        return [self._attributes.load(holder.path, node.s("name"))]
+
+    def _set_attribute(self, node: Node) -> list[Any]:
+        _, value = self._inputs(node)
+        self._attributes.store(self._holder(node).path, node.s("name"), value)
+        return []
+
+    def _holder(self, node: Node) -> Object:
+        holder = self._of(node.inputsAt(0))
+        if not isinstance(holder, Object):
+            raise self._writer.refusal(
+                f"'{node.s('name')}' is an attribute of an object that is no module"
+            )
+        return holder
+
+    def _call(self, node: Node) -> list[Any]:
+        raise self._writer.refusal(
+            "a call cannot be inlined: it goes through an interface, or is recursive"
+        )
+
+    # --- control flow ------------------------------------------------------------------------
+
+    def _if(self, node: Node) -> list[Any]:
+        condition = self._of(node.inputsAt(0))
+        then, other = node.blocks()
+        truth = self._truth(condition)
+        if truth is not None:
+            return self._block(then if truth else other)
+        if not isinstance(condition, Plain):
+            self._writer.value(condition)  # says why it cannot be used
+        return choose(
+            self._writer, condition, lambda: self._block(then), lambda: self._block(other)
+        )
+
+    def _truth(self, condition: Any) -> bool | None:
+        if isinstance(condition, Known):
+            return bool(condition.value)
+        return decided(condition.fake) if isinstance(condition, Plain) else None
+
+    def _loop(self, node: Node) -> list[Any]:
+        trips, start, *initial = self._inputs(node)
+        [block] = node.blocks()
+
+        def body(index: Any, variables: list[Any]) -> tuple[Any, list[Any]]:
+            for value, what in zip(block.inputs(), [index, *variables], strict=True):
+                self._meaning[value.unique()] = what
+            outputs = self._block(block)
+            if self._writer.scope.dead:
+                return Known(False), variables
+            return outputs[0], outputs[1:]
+
+        try:
+            return loop(self._writer, trips, start, initial, body)
+        except NeedsUnrollingError as error:
+            raise self._writer.refusal(
+                "a list of tensors is indexed with a number that is known only at run time",
+                "stack the tensors into one, and index that",
+            ) from error
+
+    def _raise(self, node: Node) -> list[Any]:
+        self._writer.scope.dead = True
+        return []
+
+
+def refuse_numbers(writer: Writer, what: Any) -> None:
+    """Refuse an output that is a number: eager would return it as one.
+
+    Raises:
+        StateError: It is one.
+    """
+    if not isinstance(what, Ref):
+        raise StateError(
+            "forward returns something that is no tensor", place=writer.place, hint="return tensors"
+        )

@@ -1,0 +1,363 @@
+"""Writes operators of the new graph, and keeps account of what tensor objects hold.
+
+Every operator that is written here is pure.  Reading a reference gives the value that it has *now*:
+where its root was written to since its views were last computed, they are computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import PipelineError, Place, StageError, StateError
+from stateful_pipeline.model import jit
+from stateful_pipeline.model.jit import Block, Graph, Node, Value
+from stateful_pipeline.stages.rewrite.torchscript.scope import Scope
+from stateful_pipeline.stages.rewrite.torchscript.sizes import Sizes
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Choice,
+    Elements,
+    Group,
+    Held,
+    Known,
+    Link,
+    Listing,
+    Object,
+    Opaque,
+    Plain,
+    Ref,
+    Root,
+    Table,
+    Undefined,
+    Unusable,
+    roots_of,
+)
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Sequence as List,
+)
+
+JOINS = frozenset({"aten::stack", "aten::cat", "aten::concat"})
+"""Operators on a list of tensors whose result is as long along a dimension as the list."""
+_FROM_NUMBERS = frozenset({"aten::tensor", "aten::as_tensor"})
+
+
+def _as_number(fake: Any) -> Any:
+    """Return a number in place of a symbolic one, for operators that take no symbols."""
+    if isinstance(fake, list):
+        return [_as_number(item) for item in fake]
+    return 1 if isinstance(fake, torch.SymInt) else fake
+
+
+class UnknownFakeError(Exception):
+    """An argument of which nothing is known that an operator could be tried with."""
+
+
+class Writer:
+    """The new graph, the block that is being written, and what is known in it.
+
+    Attributes:
+        graph: The new graph.
+        sizes: Infers dtypes and sizes.
+        scope: What is known in the block that is being written.
+        node: The node of the old graph that is being rewritten.
+        has_fast_path: Whether the old graph has fused kernels of Transformer layers, which no
+            exporter knows; PyTorch takes the plain operators beside them where gradients flow.
+    """
+
+    def __init__(self, sizes: Sizes, *, has_fast_path: bool = False) -> None:
+        self.has_fast_path = has_fast_path
+        self.graph: Graph = jit.new_graph()
+        self.sizes = sizes
+        self.scope = Scope()
+        self.node: Node | None = None
+        self._named_by: dict[Root, set[Root]] = {}
+
+    # --- places and refusals -----------------------------------------------------------------
+
+    @property
+    def place(self) -> Place | None:
+        """The line of the user's code that is being rewritten."""
+        return None if self.node is None else jit.place_of(self.node)
+
+    def refusal(self, reason: str, hint: str | None = None) -> PipelineError:
+        """Return the error for what this front end cannot follow, at the current line."""
+        return StageError(reason, stage="rewrite", place=self.place, hint=hint)
+
+    # --- blocks ------------------------------------------------------------------------------
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[Scope]:
+        """Write into ``block``, with a scope of its own."""
+        outer, self.scope = self.scope, Scope(self.scope)
+        try:
+            with self.graph.insert_point_guard(block):
+                yield self.scope
+        finally:
+            self.scope = outer
+
+    @contextmanager
+    def at(self, block: Block, scope: Scope) -> Iterator[None]:
+        """Go on writing at the end of a block that was left before."""
+        outer, self.scope = self.scope, scope
+        try:
+            with self.graph.insert_point_guard(block):
+                yield
+        finally:
+            self.scope = outer
+
+    # --- operators ---------------------------------------------------------------------------
+
+    def node_of(self, kind: str, values: Sequence[Value], types: Sequence[Any]) -> list[Value]:
+        """Write a node and return its outputs, which get ``types``."""
+        node = self.graph.create(kind, list(values), len(types))
+        if self.node is not None:
+            node.copyMetadata(self.node)
+        self.graph.insertNode(node)
+        outputs = list(node.outputs())
+        for output, kind_ in zip(outputs, types, strict=True):
+            output.setType(kind_)
+        return outputs
+
+    def constant(self, value: Any) -> Value:
+        """Write a constant; a list becomes a list of constants, which exporters understand."""
+        if isinstance(value, list):
+            items = [self.constant(item) for item in value]
+            return self.list_value(items, items[0].type() if items else jit.INT)
+        return self.graph.insertConstant(value)
+
+    def tensor_constant(self, value: torch.Tensor) -> Held:
+        """Write a constant tensor."""
+        return Held(self.graph.insertConstant(value), self.sizes.like(value))
+
+    def list_value(self, items: Sequence[Value], element: Any) -> Value:
+        """Write a list."""
+        return self.node_of("prim::ListConstruct", items, [jit.list_type(element)])[0]
+
+    def tensor_op(self, kind: str, overload: str, *arguments: Any) -> Held:
+        """Write an operator that gives one tensor; arguments are abstract values."""
+        values = [self.value(argument) for argument in arguments]
+        fake = self.try_out(kind, overload, arguments)
+        fake = fake if isinstance(fake, torch.Tensor) else None
+        [output] = self.node_of(kind, values, [jit.tensor_type(fake)])
+        return Held(output, fake)
+
+    def number(self, kind: str, held: Held) -> Plain:
+        """Write an operator that gives an integer about a tensor."""
+        [output] = self.node_of(kind, [held.value], [jit.INT])
+        fake = held.fake.numel() if kind == "aten::numel" and held.fake is not None else None
+        return Plain(output, self.scope, fake)
+
+    def try_out(self, kind: str, overload: str, arguments: Sequence[Any]) -> Any:
+        """Return what an operator gives for fake tensors, or None if that is not known."""
+        function = jit.operator(kind, overload)
+        if function is None:
+            return None
+        try:
+            fakes = [self.fake(argument) for argument in arguments]
+        except UnknownFakeError:
+            return None
+        if not jit.takes_symbols(kind, overload):
+            if kind not in _FROM_NUMBERS:
+                return None
+            fakes = [_as_number(fake) for fake in fakes]
+        positional, keywords = jit.split_arguments(kind, overload, fakes)
+        made = self.sizes.run(lambda *given: function(*given, **keywords), positional)
+        joined = kind in JOINS and isinstance(made, torch.Tensor) and self._grows(arguments[0])
+        return self.sizes.with_unknown(made, fakes[1]) if joined else made
+
+    def _grows(self, what: Any) -> bool:
+        """Whether ``what`` is a list whose length is not known."""
+        return isinstance(what, List) and isinstance(self.content(what.root), Opaque)
+
+    # --- abstract values ---------------------------------------------------------------------
+
+    def value(self, what: Any) -> Value:
+        """Return a value of the new graph for an abstract value.
+
+        Raises:
+            StateError: It is a tensor of which the content is not known any more.
+        """
+        if isinstance(what, Held | Plain | Opaque):
+            return what.value
+        if isinstance(what, Known):
+            return self.constant(what.value)
+        if isinstance(what, Ref):
+            return self.read(what).value
+        if isinstance(what, List):
+            return self.list_content(what)
+        if isinstance(what, Listing):
+            return self.list_value([self.value(item) for item in what.items], jit.INT)
+        if isinstance(what, Group):
+            values = [self.value(item) for item in what.items]
+            kind = jit.tuple_type([value.type() for value in values])
+            return self.node_of("prim::TupleConstruct", values, [kind])[0]
+        if isinstance(what, Undefined):
+            return self.node_of("prim::Uninitialized", [], [what.type])[0]
+        if isinstance(what, Unusable):
+            raise StageError(
+                what.reason,
+                stage="rewrite",
+                place=self.place or what.place,
+                hint="give it the same kind of value in both branches",
+            )
+        assert isinstance(what, Object | Table)
+        text = "a module" if isinstance(what, Object) else "a dict"
+        raise self.refusal(f"{text} is used as a value that an exported graph has no form for")
+
+    def list_content(self, what: List) -> Value:
+        """Return a list as a value of the new graph."""
+        content = self.content(what.root)
+        if isinstance(content, Opaque):
+            return content.value
+        assert isinstance(content, Elements)
+        return self.list_value([self.value(item) for item in content.items], what.element)
+
+    def fake(self, what: Any) -> Any:
+        """Return what to try an operator with for an abstract value.
+
+        Raises:
+            UnknownFakeError: There is nothing.
+        """
+        if isinstance(what, Known):
+            return what.value
+        if isinstance(what, Plain):
+            return self._fake_number(what)
+        if isinstance(what, Listing):
+            return [self.fake(item) for item in what.items]
+        if isinstance(what, List):
+            content = self.content(what.root)
+            if isinstance(content, Elements):
+                return [self.fake(item) for item in content.items]
+            if isinstance(content, Opaque) and content.fake is not None:
+                return [content.fake, content.fake]  # as many as show that it is a list
+            raise UnknownFakeError
+        held = self.read(what) if isinstance(what, Ref) else what
+        if not isinstance(held, Held) or held.fake is None:
+            raise UnknownFakeError
+        return held.fake
+
+    def _fake_number(self, what: Plain) -> Any:
+        if what.fake is not None and not isinstance(what.fake, torch.SymBool):
+            return what.fake
+        kind = str(what.value.type())
+        if kind == "int":
+            return self.sizes.unknown_number()
+        if kind == "float":
+            return 1.0  # no dtype and no size depends on it
+        raise UnknownFakeError
+
+    # --- tensor objects ----------------------------------------------------------------------
+
+    def new_tensor(self, held: Held, origin: str = "a tensor") -> Ref:
+        """Return a reference to a new tensor object that holds ``held``."""
+        return Ref(self.new_root(held, origin))
+
+    def new_root(self, content: Any, origin: str, sources: frozenset[Root] = frozenset()) -> Root:
+        """Return a new object; writing to any of its sources makes it stale, and it them."""
+        root = Root(origin, self.scope, sources)
+        self.scope.contents[root] = content
+        self._note(root, sources)
+        return root
+
+    def add_sources(self, root: Root, sources: frozenset[Root]) -> None:
+        """Let ``root`` have more sources."""
+        root.sources |= sources - {root}
+        self._note(root, sources)
+
+    def add_parts(self, root: Root, parts: frozenset[Root]) -> None:
+        """Note what is in a list that is one value: writing to a part makes the list stale."""
+        root.parts |= parts - {root}
+        self._note(root, parts)
+
+    def _note(self, root: Root, sources: frozenset[Root]) -> None:
+        for source in sources - {root}:
+            self._named_by.setdefault(source, set()).add(root)
+
+    def sources_of(self, base: Root | Choice) -> frozenset[Root]:
+        """Return every root that a base may be or hold, with their sources."""
+        found = set(roots_of(base))
+        return frozenset(found.union(*((*root.sources, *root.parts) for root in found)))
+
+    def content(self, root: Root) -> Any:
+        """Return what an object holds now.
+
+        Raises:
+            StateError: That is not known, since what may be another name of it was written to.
+        """
+        if self.scope.is_stale(root):
+            since = self.scope.stale_since(root)
+            raise StateError(
+                f"{root.origin} is read after a write to what may be the same tensor, depending on "
+                "which way a loop went" + (f" ({since})" if since else ""),
+                place=self.place or since,
+                hint="clone() what is kept, or store with an assignment instead of in place",
+            )
+        return self.scope.content(root)
+
+    def read(self, ref: Ref) -> Held:
+        """Return what a reference holds now."""
+        held = self._base(ref.base)
+        for index in range(len(ref.chain)):
+            key = (ref.base, ref.chain[: index + 1])
+            cached = self.scope.cached(key)
+            if cached is not None and cached[0] is held:
+                held = cached[1]
+            else:
+                made = self.follow(held, ref.chain[index])
+                self.scope.cache[key] = (held, made)
+                held = made
+        return held
+
+    def _base(self, base: Root | Choice) -> Held:
+        if isinstance(base, Root):
+            held: Held = self.content(base)
+            return held
+        left, right = self.read(base.left), self.read(base.right)
+        cached = self.scope.cached(base)
+        if cached is not None and cached[0] == (left, right):
+            return cached[1]
+        made = self.select(base.condition, left, right)
+        self.scope.cache[base] = ((left, right), made)
+        return made
+
+    def select(self, condition: Plain, left: Held, right: Held) -> Held:
+        """Write a branch that gives one of two values."""
+        fake = self.sizes.join(left.fake, right.fake)
+        node = self.graph.create("prim::If", [condition.value], 1)
+        self.graph.insertNode(node)
+        for held in (left, right):
+            node.addBlock().registerOutput(held.value)
+        output = next(iter(node.outputs()))
+        output.setType(jit.tensor_type(fake))
+        return Held(output, fake)
+
+    def follow(self, held: Held, link: Link) -> Held:
+        """Write a view operator."""
+        arguments = list(link.arguments)
+        arguments[link.position] = held
+        if link.item is None:
+            return self.tensor_op(link.kind, link.overload, *arguments)
+        fakes = self.try_out(link.kind, link.overload, arguments)
+        values = [self.value(argument) for argument in arguments]
+        [listed] = self.node_of(link.kind, values, [jit.list_type(jit.TENSOR)])
+        fake = fakes[link.item] if fakes is not None else None
+        outputs = self.node_of("prim::ListUnpack", [listed], [jit.TENSOR] * link.count)
+        output = outputs[link.item]
+        output.setType(jit.tensor_type(fake))
+        return Held(output, fake)
+
+    def store(self, root: Root, content: Any) -> None:
+        """Let an object hold something else; what may be the same object becomes stale."""
+        self.scope.contents[root] = content
+        self.scope.refresh(root)
+        for source in (root, *root.sources):
+            for other in (source, *self._named_by.get(source, ())):
+                if other is not root:
+                    self.scope.spoil(other, self.place)
+
+
+Action = Callable[[], list[Any]]
+"""Writes into the current block and returns abstract values."""

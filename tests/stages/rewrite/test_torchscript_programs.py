@@ -1,0 +1,221 @@
+"""Random modules with branches and loops: eager, the rewritten graph and ONNX Runtime agree.
+
+The programs are in ``tests/corpus/programs.py``.  A definite one, which says in each line what
+memory it writes to, has to come out right; an ambiguous one may be refused instead, by file and
+line and for one of ``REASONS``.  Nothing may come out wrong without a word.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import stateful_pipeline as sp
+from stateful_pipeline.errors import StateError
+
+REASONS = ("may be the same tensor", "may share memory")
+"""Why an ambiguous program may be refused: expressions that its message has to match."""
+
+
+def load(name: str) -> ModuleType:
+    """Load a module of the corpus by its path: test modules cannot import each other."""
+    qualified = f"corpus_{name}"
+    if qualified not in sys.modules:
+        path = Path(__file__).parents[2] / "corpus" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(qualified, path)
+        sys.modules[qualified] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[qualified])
+    return sys.modules[qualified]
+
+
+stores = load("program_stores")
+corpus = load("programs")
+strategies = load("program_strategies")
+
+# `make test`: the directed programs once each, random ones, each ambiguous kind once.
+RANDOM_SHARDS, RANDOM_EACH = 15, 8
+# `make test-all`: the same, and more of each.
+SLOW_DIRECTED = 5
+SLOW_SHARDS, SLOW_EACH = 25, 80
+SLOW_AMBIGUOUS = 150
+
+
+def prove(module: nn.Module, xs: Sequence[torch.Tensor], folder: Path) -> None:
+    """Export ``module`` and hold each step of the ONNX model against eager PyTorch.
+
+    Before it writes anything, the export compares the rewritten graph with eager bit for bit.
+    """
+    path = folder / "model.onnx"
+    eager = copy.deepcopy(module)
+    sp.export_onnx(module, (xs[0],), path, frontend="torchscript")
+    runner = sp.StatefulRunner(path)
+    for step, (x, expected) in enumerate(zip(xs, corpus.rollout(eager, xs), strict=True)):
+        got = runner.run({"x": x.numpy()}) | runner.state
+        for name, value in got.items():
+            np.testing.assert_allclose(
+                value,
+                expected[name].numpy(),
+                atol=1e-5,
+                rtol=1e-4,
+                err_msg=f"'{name}' at step {step}",
+            )
+
+
+def over(
+    programs: st.SearchStrategy,
+    count: int,
+    check: Callable[[object, nn.Module], None],
+    folder: Path,
+    *,
+    number: int | None = None,
+) -> None:
+    """Check ``count`` programs, the same ones each time where they have a ``number``."""
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, *[Phase.shrink] * (count > 1)),  # directed ones are small
+    )
+    @given(programs)
+    def run(program: object) -> None:
+        note(corpus.source(program).text)
+        module = corpus.build(program, folder)().eval()
+        assume(corpus.steady(module, corpus.inputs()))
+        check(program, module)
+
+    (run if number is None else seed(number)(run))()
+
+
+def right(folder: Path) -> Callable[[object, nn.Module], None]:
+    return lambda _, module: prove(module, corpus.inputs(), folder)
+
+
+def right_or_refused(folder: Path) -> Callable[[object, nn.Module], None]:
+    def check(program: object, module: nn.Module) -> None:
+        del program
+        refusal = refusal_of(module, folder)
+        if refusal is not None:
+            assert any(re.search(reason, refusal.message) for reason in REASONS), str(refusal)
+            assert Path(refusal.file or "").name.startswith("program_"), str(refusal)
+            assert refusal.line is not None
+
+    return check
+
+
+def refusal_of(module: nn.Module, folder: Path) -> StateError | None:
+    try:
+        prove(module, corpus.inputs(), folder)
+    except StateError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("number", range(strategies.DIRECTED))
+def test_each_store_is_right_in_each_block(number, tmp_path) -> None:
+    check_directed(number, 1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(strategies.DIRECTED))
+def test_each_store_is_right_in_each_block_many_times(number, tmp_path) -> None:
+    check_directed(number, SLOW_DIRECTED, tmp_path)
+
+
+def check_directed(number: int, count: int, folder: Path) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def check(program: object, module: nn.Module) -> None:
+        prove(module, corpus.inputs(), folder)
+        seen.update(corpus.executed(module, program, corpus.inputs()))
+
+    over(strategies.directed(number), count, check, folder, number=number)
+    assert strategies.pairs_of(number) <= seen
+
+
+def test_the_programs_cover_each_store_in_each_block() -> None:
+    covered = set().union(*(strategies.pairs_of(n) for n in range(strategies.DIRECTED)))
+    assert covered == strategies.feasible()
+    assert (
+        set(stores.INFEASIBLE)
+        == {(kind, block) for kind in stores.DEFINITE for block in corpus.BLOCKS}
+        - strategies.feasible()
+    )
+
+
+@pytest.mark.parametrize("shard", range(RANDOM_SHARDS))
+def test_random_programs_are_right(shard, tmp_path) -> None:
+    over(strategies.programs(), RANDOM_EACH, right(tmp_path), tmp_path, number=shard)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", range(SLOW_SHARDS))
+def test_many_random_programs_are_right(shard, tmp_path) -> None:
+    del shard
+    over(strategies.programs(), SLOW_EACH, right(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("kind", stores.AMBIGUOUS)
+def test_ambiguous_stores_are_right_or_refused(kind, tmp_path) -> None:
+    seen: set[tuple[str, str]] = set()
+    check = right_or_refused(tmp_path)
+
+    def both(program: object, module: nn.Module) -> None:
+        check(program, module)
+        seen.update(corpus.executed(module, program, corpus.inputs()))
+
+    over(strategies.ambiguous(kind), 1, both, tmp_path, number=0)
+    assert {(kind, block) for block in corpus.BLOCKS} <= seen
+
+
+@pytest.mark.slow
+def test_many_ambiguous_programs_are_right_or_refused(tmp_path) -> None:
+    programs = strategies.programs(tuple(stores.STORES))
+    over(programs, SLOW_AMBIGUOUS, right_or_refused(tmp_path), tmp_path)
+
+
+def test_at_most_one_program_in_twenty_may_be_refused() -> None:
+    fast = strategies.DIRECTED + RANDOM_SHARDS * RANDOM_EACH + len(stores.AMBIGUOUS)
+    slow = strategies.DIRECTED * SLOW_DIRECTED + SLOW_SHARDS * SLOW_EACH + SLOW_AMBIGUOUS
+    assert fast >= 300
+    assert slow >= 3000
+    assert len(stores.AMBIGUOUS) / fast <= 0.05
+    assert SLOW_AMBIGUOUS / slow <= 0.05
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("shard", range(4))
+def test_programs_mean_the_same_in_eager_mode_and_as_torchscript(shard, tmp_path) -> None:
+    every = strategies.programs(tuple(stores.STORES))
+    over(every, 25, same_as_torchscript, tmp_path, number=shard)
+
+
+def same_as_torchscript(program: object, module: nn.Module) -> None:
+    del program
+    scripted = torch.jit.script(copy.deepcopy(module))
+    try:
+        got = corpus.rollout(scripted, corpus.inputs())
+    except RuntimeError as error:
+        # TorchScript's interpreter runs a loop with one result at the place where the enclosing
+        # block returns it, and so after a value that the block returns before it has been moved
+        # there, although the loop reads that value.
+        assume("Expected Tensor but got None" not in str(error))
+        raise
+    for step, (one, two) in enumerate(
+        zip(corpus.rollout(module, corpus.inputs()), got, strict=True)
+    ):
+        for name, value in one.items():
+            assert torch.equal(value, two[name]), f"'{name}' at step {step}"
