@@ -25,6 +25,7 @@ from stateful_pipeline.model.frontends import (
 )
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
+from stateful_pipeline.model.reference import torch_threads
 from stateful_pipeline.model.schedule import schedules
 from stateful_pipeline.model.scripted import signature
 from stateful_pipeline.model.settle import Wish
@@ -98,14 +99,25 @@ def export_onnx(
     axes = _axes(plan, tuple(args))
     wishes = _wishes(states or {}, dynamic_axes or {}, module, plan)
     subject = Subject(module, plan, axes, call, wishes)
+    # A few steps at small sizes: with more threads, small operators mostly wait for each other.
+    with torch_threads(1):
+        return _export_any(frontend, subject, Path(path), output_names, opset or DEFAULT_OPSET)
+
+
+def _export_any(
+    frontend: str,
+    subject: Subject,
+    path: Path,
+    output_names: Sequence[str] | None,
+    opset: int,
+) -> Contract:
+    """Export ``subject`` with the first front end that takes it."""
     discovery = subject.discover()
-    frontends, untried = candidates(frontend, module)
+    frontends, untried = candidates(frontend, subject.module)
     errors: dict[str, PipelineError] = {}
     for name in frontends:
         try:
-            return _export(
-                name, subject, discovery, Path(path), output_names, opset or DEFAULT_OPSET
-            )
+            return _export(name, subject, discovery, path, output_names, opset)
         except SpecError:
             raise
         except PipelineError as error:

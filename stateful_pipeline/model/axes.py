@@ -26,7 +26,7 @@ from stateful_pipeline.dimensions import Dim, Shape
 from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Tracked
-from stateful_pipeline.model.reference import Call, Reference, StateDef
+from stateful_pipeline.model.reference import CAPACITY_HINT, Call, Reference, StateDef
 
 _MAX_TRIALS = 600
 
@@ -112,7 +112,8 @@ class ShapeFinder:
                     self._settle(settled, second)
                 return self._defs(settled)
             except Exception as error:  # any module may raise anything at a wrong shape
-                failure = failure or error
+                if failure is None or (_ran_out(error) and not _ran_out(failure)):
+                    failure = error
                 if isinstance(error, StateError) and error.attribute in self.declared:
                     raise
         assert failure is not None  # every trial either returned or raised
@@ -243,12 +244,20 @@ class ShapeFinder:
             return failure
         at = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         names = ", ".join(f"{s.name}{list(s.initial.shape)}" for s in self.tracked)
+        shapes = (
+            "construct it with size 1 along dynamic axes, "
+            "or declare the shapes, as in `states: {h: {shape: [2, batch, 128]}}`"
+        )
         error = StateError(
             f"the module does not run at {at}, with no choice of which dimensions of its states "
             f"({names}) follow the dynamic axes; {failure.message.removeprefix('script: ')}",
             place=failure.place,
-            hint="construct it with size 1 along dynamic axes, "
-            "or declare the shapes, as in `states: {h: {shape: [2, batch, 128]}}`",
+            hint=f"{CAPACITY_HINT}; or {shapes}" if _ran_out(failure) else shapes,
         )
         error.__cause__ = failure
         return error
+
+
+def _ran_out(failure: Exception) -> bool:
+    """Whether the module ran past a capacity, so that shapes may have fitted until then."""
+    return isinstance(failure, StageError) and failure.hint == CAPACITY_HINT

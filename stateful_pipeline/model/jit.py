@@ -142,6 +142,17 @@ def remove_repeats(graph: Graph) -> None:
     torch._C._jit_pass_cse(graph)
 
 
+@contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """Keep the ONNX exporter from printing the graph where it fails."""
+    before = torch._C._jit_onnx_log
+    try:
+        torch._C._jit_onnx_log = lambda *parts: None
+        yield
+    finally:
+        torch._C._jit_onnx_log = before
+
+
 def place_of(node: Node) -> Place | None:
     """Return the line of source that made ``node``, or None if it is not recorded."""
     found = _PLACE.findall(node.sourceRange() or "")
@@ -272,6 +283,17 @@ def dtype_code(dtype: torch.dtype) -> int:
     return code
 
 
+def dtype_of(code: int) -> torch.dtype:
+    """Return the dtype that graphs name by the number ``code``."""
+    return _by_code()[code]
+
+
+@functools.cache
+def _by_code() -> dict[int, torch.dtype]:
+    every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    return {dtype_code(dtype): dtype for dtype in every}
+
+
 STRING = torch._C.StringType.get()
 
 
@@ -294,13 +316,22 @@ def results(graph: Graph) -> list[Value]:
     return list(output.node().inputs())
 
 
-def name_results(graph: Graph, names: Sequence[str]) -> None:
-    """Name what a graph returns, where it is no input and is returned once."""
-    taken = {value.unique() for value in graph.inputs()}
+def name_results(graph: Graph, names: Sequence[str]) -> list[str]:
+    """Name what a graph returns, and return by which name each result is known in its code.
+
+    An input, and what is returned twice, keeps the name that it has; a constant has none.
+    """
+    known = {value.unique(): value.debugName() for value in graph.inputs()}
+    held = []
     for value, name in zip(results(graph), names, strict=True):
-        if value.unique() not in taken:
+        if value.node().kind() == "prim::Constant":
+            held.append(f"torch.{value.toIValue()!r}")
+            continue
+        if value.unique() not in known:
             value.setDebugName(name)
-        taken.add(value.unique())
+            known[value.unique()] = name
+        held.append(known[value.unique()])
+    return held
 
 
 def drop_unused_inputs(graph: Graph, kept: int) -> list[int]:
@@ -379,6 +410,45 @@ def with_typed_lists(graph: Graph, kind: str) -> Graph:
         output.replaceAllUsesWith(typed.output())
         node.destroy()
     return changed
+
+
+def with_marks(graph: Graph, kind: str) -> Graph:
+    """Return a copy of ``graph`` in which each tensor that is computed goes through an operator.
+
+    Args:
+        graph: A pure graph.
+        kind: An operator on a tensor that gives the same tensor; its result has the type that is
+            known of it here, which exporters forget.
+    """
+    marked = graph.copy()
+    pending: list[Any] = [marked]
+    while pending:
+        block = pending.pop()
+        nodes = list(block.nodes())
+        for node in nodes:
+            pending += node.blocks()
+            outputs = [] if node.kind() == "prim::Constant" else list(node.outputs())
+            for value in reversed(outputs):
+                if _is_ranked(value):
+                    _mark(marked, value, kind).insertAfter(node)
+        if block is not marked and nodes:
+            for value in block.inputs():
+                if _is_ranked(value):
+                    _mark(marked, value, kind).insertBefore(nodes[0])
+    return marked
+
+
+def _is_ranked(value: Value) -> bool:
+    return bool(value.type().kind() == "TensorType" and value.type().dim() is not None)
+
+
+def _mark(graph: Graph, value: Value, kind: str) -> Node:
+    """Return a node that gives ``value``, and let all others use what it gives."""
+    node = graph.create(kind, [value], 1)
+    node.output().setType(value.type())
+    value.replaceAllUsesWith(node.output())
+    node.replaceInput(0, value)
+    return node
 
 
 def has_kind(graph: Graph, kind: str) -> bool:

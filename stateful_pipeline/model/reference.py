@@ -6,6 +6,7 @@ The module's own tensors are never written to for good: everything happens insid
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -175,13 +176,22 @@ class Session:
         return {name: value.detach().clone() for name, value in outputs.items()}
 
 
+CAPACITY_HINT = (
+    "the stream may have run past a fixed capacity, such as a cache's: take fewer steps "
+    "(`verify.steps`, `verify.reset_every`), a shorter example, or more capacity; "
+    "if it did not, call it with such inputs in eager mode first"
+)
+_PAST_THE_END = re.compile(r"\bindex\b.* out of (bounds|range)\b")
+
+
 def module_raised(error: Exception) -> StageError:
     """Return the error to raise where the user's module raised ``error``."""
+    past_the_end = _PAST_THE_END.search(str(error)) is not None  # not every IndexError says that
     return StageError(
         f"the module raises {type(error).__name__}: {error}",
         stage="script",
         place=user_place(error),
-        hint="call it with such inputs in eager mode first",
+        hint=CAPACITY_HINT if past_the_end else "call it with such inputs in eager mode first",
     )
 
 

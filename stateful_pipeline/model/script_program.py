@@ -6,8 +6,7 @@ are the module's outputs, then the new states.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,17 +95,12 @@ class ScriptProgram:
             title: The first line, as a comment.
         """
         results = [*self.outputs, *(f"{name}_out" for name in self.states)]
-        graph = self.graph.copy()
-        jit.name_results(graph, [identifier(name) for name in results])
-        *lines, last = str(jit.function_of(graph).code).strip().splitlines()
         names = [identifier(name) for name in results]
-        return "\n".join([f"# {title}", *lines, *_returned(last, names), ""])
-
-
-def _returned(line: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield the last lines of a function, in which each result has its name."""
-    returned = [part.strip() for part in re.sub(r"^\s*return \(?|[,)]*$", "", line).split(",")]
-    for name, value in zip(names, returned, strict=True):
-        if name != value:
-            yield f"  {name} = {value}"
-    yield f"  return ({', '.join(names)}{',' if len(names) == 1 else ''})"
+        graph = self.graph.copy()
+        held = jit.name_results(graph, names)
+        *lines, _ = str(jit.function_of(graph).code).strip().splitlines()
+        lines += [
+            f"  {name} = {value}" for name, value in zip(names, held, strict=True) if name != value
+        ]
+        last = f"  return ({', '.join(names)}{',' if len(names) == 1 else ''})"
+        return "\n".join([f"# {title}", *lines, last, ""])

@@ -23,6 +23,7 @@ from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place, user_place
 from stateful_pipeline.model.torch_internals import symbolic_shapes
 from stateful_pipeline.stages.export.rnn import translations
+from stateful_pipeline.stages.export.simplify import simplify
 
 _TRANSLATING = re.compile(r"Error when translating node .*target=torch\.ops\.([\w.]+?)\.\w+\]")
 _PACKAGES = tuple(path + os.sep for p in (onnx, onnxscript, ir) for path in p.__path__)
@@ -42,17 +43,17 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
                 program.exported,
                 dynamo=True,
                 opset_version=opset,
-                optimize=True,
+                optimize=False,  # it takes 0.999995 for 1: see simplify
                 verbose=False,
                 external_data=False,
                 custom_translation_table=translations(),
             )
+            assert exported is not None  # only the legacy exporter returns None
+            simplify(exported.model)
         except Exception as error:  # the exporter raises its own and torch's errors
             raise _refusal(error, program) from error
-    assert exported is not None  # only the legacy exporter returns None
-    model = exported.model
-    _strip_prefix(model)
-    return model
+    _strip_prefix(exported.model)
+    return exported.model
 
 
 def _refuse_projections(program: ExportProgram) -> None:

@@ -7,11 +7,11 @@ them away or renames them, and become initializers under their own names afterwa
 
 from __future__ import annotations
 
-import contextlib
 import io
+import itertools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,9 +21,11 @@ import torch
 
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model import jit
+from stateful_pipeline.model.arrays import dtype_name
 from stateful_pipeline.model.program import Port
 from stateful_pipeline.model.script_program import ScriptProgram
-from stateful_pipeline.stages.export.symbolics import EMPTY_LIST, RENAMED, registered
+from stateful_pipeline.stages.export.interface import onnx_dtype
+from stateful_pipeline.stages.export.symbolics import EMPTY_LIST, MARK, RENAMED, registered
 
 NEWEST = 20
 """The newest opset of PyTorch's TorchScript exporter."""
@@ -48,6 +50,7 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     buffer = io.BytesIO()
     written = min(opset, NEWEST)
     graph = jit.with_typed_lists(jit.with_kinds(program.graph, RENAMED), EMPTY_LIST)
+    graph = jit.with_marks(graph, MARK)
     with torch.no_grad(), _silence(), registered(written):
         try:
             torch.onnx.export(
@@ -67,7 +70,10 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     model = onnx.load_from_string(buffer.getvalue())
     model = _raised(model, opset)
     converted = ir.from_proto(model)
+    _number_values(converted)
     _attach(converted, dict(zip(weights, program.weights.items(), strict=True)))
+    _remove_identities(converted)
+    _restore_inputs(converted, dict(zip(names, ports, strict=True)))
     return converted
 
 
@@ -92,7 +98,7 @@ def _dynamic(names: Sequence[str], ports: Sequence[Port]) -> dict[str, dict[int,
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep the exporter's warnings quiet, and the graph that it prints where it fails."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), jit.quiet_exporter():
         warnings.filterwarnings("ignore", module=r"torch\.|onnx")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield
@@ -116,6 +122,18 @@ def _raised(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         ) from error
 
 
+def _number_values(model: ir.Model) -> None:
+    """Name what is computed by numbers, so that nothing has the name of a weight."""
+    count = itertools.count()
+    outside = {id(value) for value in (*model.graph.inputs, *model.graph.outputs)}
+    for graph in model.graphs():
+        inner = graph.inputs if graph is not model.graph else ()
+        made = (value for node in graph for value in node.outputs)
+        for value in (*inner, *made, *graph.initializers.values()):
+            if id(value) not in outside and value.name:
+                value.name = f"value_{next(count)}"
+
+
 def _attach(model: ir.Model, weights: dict[str, tuple[str, torch.Tensor]]) -> None:
     """Make the inputs in ``weights`` initializers, under their own names."""
     graph = model.graph
@@ -130,6 +148,34 @@ def _attach(model: ir.Model, weights: dict[str, tuple[str, torch.Tensor]]) -> No
         array = tensor.detach().cpu().contiguous()
         value.const_value = ir.tensor(_numpy(array), name=name, dtype=value.dtype)
         graph.register_initializer(value)
+
+
+def _remove_identities(model: ir.Model) -> None:
+    """Remove the marks that the program was converted with, and other nodes that do nothing.
+
+    One that makes an output of a graph stays: a branch must not hand on a value from outside.
+    """
+    for graph in model.graphs():
+        for node in list(graph):
+            if node.op_type != "Identity" or node.outputs[0].is_graph_output():
+                continue
+            value = node.inputs[0]
+            assert value is not None  # an Identity has an input
+            ir.convenience.replace_all_uses_with(node.outputs[0], value)
+            graph.remove(node, safe=True)
+
+
+def _restore_inputs(model: ir.Model, ports: Mapping[str, Port]) -> None:
+    """Put back the inputs that nobody reads, which the exporter drops."""
+    graph = model.graph
+    kept = {value.name: value for value in graph.inputs}
+    graph.inputs.clear()
+    for name, port in ports.items():
+        value = kept.get(name)
+        if value is None:
+            kind = ir.TensorType(ir.DataType[onnx_dtype(dtype_name(port.dtype))])
+            value = ir.Value(name=name, type=kind, shape=ir.Shape(list(port.shape)))
+        graph.inputs.append(value)
 
 
 def _numpy(tensor: torch.Tensor) -> Any:

@@ -28,7 +28,7 @@ def cast_outputs(model: ir.Model, dtypes: Sequence[str]) -> None:
     """Append a ``Cast`` to each graph output that has another dtype than the one in ``dtypes``."""
     graph = model.graph
     for index, (value, name) in enumerate(zip(list(graph.outputs), dtypes, strict=True)):
-        wanted = ir.DataType[_DTYPES.get(name, name.upper())]
+        wanted = ir.DataType[onnx_dtype(name)]
         if value.dtype == wanted:
             continue
         node = ir.node("Cast", [value], {"to": wanted})
@@ -37,7 +37,9 @@ def cast_outputs(model: ir.Model, dtypes: Sequence[str]) -> None:
         graph.outputs[index] = node.outputs[0]
 
 
-_DTYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
+def onnx_dtype(name: str) -> str:
+    """Return ONNX's name of the dtype that the contract calls ``name``."""
+    return {"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper())
 
 
 def clean(model: ir.Model) -> None:
@@ -64,7 +66,8 @@ def rename_io(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) ->
     An output that is also an input, or that comes twice, gets an ``Identity`` of its own.
     """
     graph = model.graph
-    _separate_outputs(graph)
+    for every in model.graphs():
+        _separate_outputs(every)
     outside = [*graph.inputs, *graph.outputs]
     fixed = {id(value) for value in outside}
     inside = [value for value in _values(model) if id(value) not in fixed]
@@ -84,9 +87,15 @@ def _other_names(name: str) -> Iterator[str]:
 
 
 def _separate_outputs(graph: ir.Graph) -> None:
+    """Let each output of ``graph`` be a result of a node of its own.
+
+    A branch or a body that hands on one value twice, or one from outside, is valid, but ONNX
+    Runtime then reads memory that it has given away.
+    """
     taken = {id(value) for value in graph.inputs} | {id(v) for v in graph.initializers.values()}
     for index, value in enumerate(list(graph.outputs)):
-        if id(value) in taken:
+        producer = value.producer()
+        if id(value) in taken or producer is None or producer.graph is not graph:
             node = ir.node("Identity", [value])
             node.outputs[0].shape, node.outputs[0].type = value.shape, value.type
             graph.append(node)

@@ -208,6 +208,28 @@ def _dims(g: Any, shape: Any, dims: list[int]) -> Any:
     return g.op("Gather", shape, g.op("Constant", value_t=torch.tensor(dims)))
 
 
+def diagonal(g: Any, value: Any, offset: Any, dim1: Any, dim2: Any) -> Any:
+    """``torch.diagonal`` of a matrix of known size: its elements, gathered from the flat matrix."""
+    rank = _rank(value)
+    rows, columns = (symbolic_helper._parse_arg(dim, "i") % rank for dim in (dim1, dim2))
+    sizes = g.original_node.inputsAt(0).type().varyingSizes() or [None] * rank
+    height, width = sizes[rows], sizes[columns]
+    if height is None or width is None:
+        raise RuntimeError("the diagonal of a matrix whose size is known at run time only")
+    shift = symbolic_helper._parse_arg(offset, "i")
+    down, right = max(-shift, 0), max(shift, 0)
+    count = max(min(height - down, width - right), 0)
+    index = [(down + i) * width + right + i for i in range(count)]
+    others = [dim for dim in range(rank) if dim not in (rows, columns)]
+    last = g.op("Transpose", value, perm_i=[*others, rows, columns])
+    end = g.op("Constant", value_t=torch.tensor([-1]))
+    shape = [part for part in (_dims(g, g.op("Shape", value), others), end) if part is not None]
+    target = shape[0] if len(shape) == 1 else g.op("Concat", *shape, axis_i=0)
+    flat = g.op("Reshape", last, target)
+    positions = g.op("Constant", value_t=torch.tensor(index, dtype=torch.int64))
+    return g.op("Gather", flat, positions, axis_i=len(others))
+
+
 def unflatten(g: Any, value: Any, dim: Any, sizes: Any) -> Any:
     """``torch.unflatten`` as a ``Reshape`` whose rank shows."""
     rank = _rank(value)
@@ -232,6 +254,19 @@ _LIBRARY.define("empty_list(Tensor any, int dtype) -> Tensor[]")
 _LIBRARY.impl("empty_list", lambda anything, dtype: [], "CompositeExplicitAutograd")
 
 
+MARK = "stateful_pipeline::known"
+"""A tensor whose dtype and rank are known, which the exporter forgets of what branches hand on."""
+_LIBRARY.define("known(Tensor value) -> Tensor")
+_LIBRARY.impl("known", lambda value: value.clone(), "CompositeExplicitAutograd")
+
+
+def known(g: Any, value: Any) -> Any:
+    """The same tensor, with the type that it has in the program."""
+    same = g.op("Identity", value)
+    same.setType(g.original_node.output().type())
+    return same
+
+
 def empty_list(g: Any, anything: Any, dtype: Any) -> Any:
     """``SequenceEmpty`` of the dtype that its tensors will have."""
     code = symbolic_helper._parse_arg(dtype, "i")
@@ -250,7 +285,9 @@ SYMBOLICS: dict[str, Callable[..., Any]] = {
     "aten::_unsafe_index_put": index_put,
     "aten::roll": roll,
     EMPTY_LIST: empty_list,
+    MARK: known,
     "aten::unflatten": unflatten,
+    "aten::diagonal": diagonal,
     "aten::gru_cell": gru_cell,
     "aten::lstm_cell": lstm_cell,
     "aten::rnn_tanh_cell": _rnn_cell("Tanh"),

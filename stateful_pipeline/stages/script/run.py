@@ -11,7 +11,9 @@ from torch import nn
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.frontends import capture_with, why_chosen
 from stateful_pipeline.model.locate import is_user_file
+from stateful_pipeline.model.reference import torch_threads
 from stateful_pipeline.model.scripted import is_scripted, scripted_sources
+from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.stages.artifacts import Artifacts
 
 
@@ -23,14 +25,24 @@ def run(artifacts: Artifacts) -> None:
         StageError: The front end refused the module.
     """
     subject = artifacts.need("subject", "script")
+    # A few steps at small sizes: with more threads, small operators mostly wait for each other.
+    with torch_threads(1):
+        _capture(artifacts, subject)
+    captured = artifacts.need("captured", "script")
+    folder = artifacts.folder / "script"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "module.py").write_text("\n\n".join(_sources(subject.module)) or _NO_SOURCE)
+    (folder / "graph.py").write_text(captured.code("As captured: in-place operators stay."))
+
+
+def _capture(artifacts: Artifacts, subject: Subject) -> None:
     if artifacts.discovery is None:
         artifacts.discovery = subject.discover()
     discovery = artifacts.discovery
     fixed = [d for value in subject.plan.inputs for d in value.shape if isinstance(d, int)]
     sizes = probe_sizes(subject.axes, fixed)
     asked = artifacts.spec.script.frontend
-    captured = capture_with(artifacts.frontend, discovery.reference, subject.plan, sizes)
-    artifacts.captured = captured
+    artifacts.captured = capture_with(artifacts.frontend, discovery.reference, subject.plan, sizes)
     artifacts.notes["script"] = {
         "frontend": artifacts.frontend,
         "why": why_chosen(artifacts.frontend, asked, artifacts.refused),
@@ -39,10 +51,6 @@ def run(artifacts: Artifacts) -> None:
         "states": [state.name for state in discovery.reference.states],
         "ignored": list(discovery.ignored),
     }
-    folder = artifacts.folder / "script"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "module.py").write_text("\n\n".join(_sources(subject.module)) or _NO_SOURCE)
-    (folder / "graph.py").write_text(captured.code("As captured: in-place operators stay."))
 
 
 _NO_SOURCE = "# The module's classes have no source file.\n"

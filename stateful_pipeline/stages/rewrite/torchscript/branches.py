@@ -82,13 +82,18 @@ class _Join:
         self._writer, self._condition, self._node = writer, condition, node
         self._left, self._right = left, right
         self._outer = writer.scope
+        self._uses: Counter[Root] = Counter()
+        self._choices: list[tuple[Choice, Held]] = []
         self._made: dict[tuple[Any, Any], Any] = {}
         self._outer_roots: dict[Root, Root] = {}
 
     def results(self) -> list[Any]:
-        """Join contents, pointers and results, in this order, and return the results."""
+        """Join contents, pointers and results, and return the results.
+
+        What is known outside changes only when all is joined: until then the branches still read
+        what was known before them.
+        """
         left, right = self._left, self._right
-        self._contents()
         slots = dict.fromkeys([*left.scope.pointers, *right.scope.pointers])
         pairs = [(left.scope.pointer(slot), right.scope.pointer(slot)) for slot in slots]
         pairs += list(zip(left.results, right.results, strict=True))
@@ -98,19 +103,28 @@ class _Join:
             for ref in dict.fromkeys(pair)
             if isinstance(ref, Ref) and isinstance(ref.base, Root)
         )
+        contents = self._contents()
         joined = [self.join(a, b) for a, b in pairs]
-        for slot, value in zip(slots, joined, strict=False):
-            self._outer.pointers[slot] = value
+        self._outer.contents |= contents
+        self._outer.pointers |= dict(zip(slots, joined, strict=False))
+        self._staleness()
+        for choice, held in self._choices:
+            now = (self._writer.read(choice.left), self._writer.read(choice.right))
+            self._outer.cache[choice] = (now, held)
         return joined[len(slots) :]
 
     # --- what objects hold -------------------------------------------------------------------
 
-    def _contents(self) -> None:
+    def _contents(self) -> dict[Root, Any]:
         left, right = self._left.scope, self._right.scope
-        for root in dict.fromkeys([*left.contents, *right.contents]):
-            if self._outer.sees(root.scope):
-                a, b = left.content(root), right.content(root)
-                self._outer.contents[root] = self._content(root, a, b)
+        return {
+            root: self._content(root, left.content(root), right.content(root))
+            for root in dict.fromkeys([*left.contents, *right.contents])
+            if self._outer.sees(root.scope)
+        }
+
+    def _staleness(self) -> None:
+        left, right = self._left.scope, self._right.scope
         for root in dict.fromkeys([*left.stale, *right.stale]):
             if self._outer.sees(root.scope):
                 spoilt = next((s for s in (left, right) if s.is_stale(root)), None)
@@ -129,19 +143,20 @@ class _Join:
             return Elements(tuple(items), a.keys)
         if (isinstance(a, Elements) and a.keys) or (isinstance(b, Elements) and b.keys):
             raise self._writer.refusal(f"{root.origin} has other keys in one branch")
-        values = [self._as_list(self._left, a), self._as_list(self._right, b)]
-        fake = self._writer.sizes.join(*(_element_fake(self._writer, c) for c in (a, b)))
-        return Opaque(self._output(*values), fake)
+        left, right = self._as_list(self._left, a), self._as_list(self._right, b)
+        fakes = [content.fake for content in (left, right) if content.fake is not None]
+        fake = self._writer.sizes.join(fakes[0], fakes[-1]) if fakes else None
+        return Opaque(self._output(left.value, right.value), fake)
 
-    def _as_list(self, side: Side, content: Any) -> Value:
+    def _as_list(self, side: Side, content: Any) -> Opaque:
         if isinstance(content, Opaque):
-            return content.value
+            return content
         with self._writer.at(side.block, side.scope):
             values = [self._writer.value(item) for item in content.items]
-            element = values[0].type() if values else jit.TENSOR
-            if jit.is_tensor_type(element):
-                element = jit.TENSOR
-            return self._writer.list_value(values, element)
+            refs = [item for item in content.items if isinstance(item, Ref)]
+            element = values[0].type() if values and not refs else jit.TENSOR
+            fake = self._writer.read(refs[0]).fake if refs else None
+            return Opaque(self._writer.list_value(values, element), fake)
 
     def _held(self, a: Held, b: Held) -> Held:
         if a.value is b.value:
@@ -198,16 +213,15 @@ class _Join:
         defined = b if isinstance(a, Undefined) else a
         if isinstance(defined, Known) or (isinstance(defined, Ref) and self._is_visible(defined)):
             return defined
-        values = []
-        for side, what in ((self._left, a), (self._right, b)):
-            with self._writer.at(side.block, side.scope):
-                values.append(self._writer.value(what))
-        output = self._output(*values)
-        output.setType(values[1 if isinstance(a, Undefined) else 0].type())
+        mine, yours = (self._left, self._right) if defined is a else (self._right, self._left)
+        with self._writer.at(mine.block, mine.scope):
+            value = self._writer.value(defined)
+            fake = self._writer.read(defined).fake if isinstance(defined, Ref) else None
+        with self._writer.at(yours.block, yours.scope):
+            other = self._writer.value(self._writer.placeholder(value.type(), fake))
+        output = self._output(*((value, other) if mine is self._left else (other, value)))
+        output.setType(value.type())
         if isinstance(defined, Ref):
-            side = self._right if isinstance(a, Undefined) else self._left
-            with self._writer.at(side.block, side.scope):
-                fake = self._writer.read(defined).fake
             return self._writer.new_tensor(Held(output, fake))
         if isinstance(defined, List):
             return List(self._writer.new_root(Opaque(output), "a list"), defined.element)
@@ -247,8 +261,7 @@ class _Join:
             sources = self._writer.sources_of(a.base) | self._writer.sources_of(b.base)
             return Ref(self._writer.new_root(held, "a tensor", sources))
         choice = Choice(self._condition, mine, yours)
-        now = (self._writer.read(mine), self._writer.read(yours))
-        self._outer.cache[choice] = (now, held)
+        self._choices.append((choice, held))
         return Ref(choice)
 
     def _is_private(self, ref: Ref) -> bool:
@@ -304,13 +317,6 @@ def _is_hashable(pair: Any) -> bool:
 
 def _alike(a: Elements, b: Elements) -> bool:
     return len(a.items) == len(b.items) and a.keys == b.keys
-
-
-def _element_fake(writer: Writer, content: Any) -> Any:
-    if isinstance(content, Opaque):
-        return content.fake
-    fakes = [writer.read(item).fake for item in content.items if isinstance(item, Ref)]
-    return fakes[0] if fakes else None
 
 
 def _words(what: Any) -> str:

@@ -191,10 +191,20 @@ def _slice(writer: Writer, arguments: list[Any], kind: str) -> Any:
 def _contains(writer: Writer, arguments: list[Any], kind: str) -> Any:
     content = writer.content(arguments[0].root)
     among = content.keys if isinstance(arguments[0], Table) else content.items
-    known = isinstance(arguments[1], Known) and all(isinstance(item, Known) for item in among)
-    if not known:
-        raise writer.refusal("whether a list or a dict contains something depends on values")
-    return Known(arguments[1] in among)
+    wanted = arguments[1]
+    found: Any = Known(False)
+    for item in among:
+        if not isinstance(wanted, Known | Plain) or not isinstance(item, Known | Plain):
+            raise writer.refusal("whether a list of tensors contains one depends on values")
+        same = Known(wanted == item)
+        if not isinstance(wanted, Known) or not isinstance(item, Known):
+            same = _number(writer, "aten::eq", jit.BOOL, wanted, item)
+        if same == Known(True):
+            return same
+        if same != Known(False):
+            either = found == Known(False)
+            found = same if either else _number(writer, "aten::__or__", jit.BOOL, found, same)
+    return found
 
 
 def _equal(writer: Writer, arguments: list[Any], kind: str) -> Any:

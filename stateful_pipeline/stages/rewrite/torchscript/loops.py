@@ -10,7 +10,8 @@ holds does.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from stateful_pipeline.errors import Place
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Value
+from stateful_pipeline.stages.rewrite.torchscript.aliases import Family
 from stateful_pipeline.stages.rewrite.torchscript.scope import Scope, Slot
 from stateful_pipeline.stages.rewrite.torchscript.sizes import same_shape
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -29,6 +31,7 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Plain,
     Ref,
     Root,
+    Undefined,
 )
 from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
 from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
@@ -38,8 +41,9 @@ MOST_UNROLLED = 256
 
 Body = Callable[[Any, list[Any]], tuple[Any, list[Any]]]
 """Writes the body for the number of the iteration and the variables: ``(go on, variables)``."""
-Name = int | Slot
-"""One of the loop's own variables, or an attribute."""
+Item = tuple[Root, int]
+Name = int | Slot | Item
+"""One of the loop's own variables, an attribute, or an item of a list whose length stays."""
 
 
 class NeedsUnrollingError(Exception):
@@ -55,6 +59,7 @@ class _Carried:
         contents: Objects that hold something new in each iteration.
         stale: Objects that are stale at the start of an iteration.
         fakes: What is known of a carried tensor, where it is less than at first.
+        shapes: What is known of a carried tensor that is undefined at first.
         tokens: A stand-in for the object that several names mean, if it is made in the body.
     """
 
@@ -63,6 +68,7 @@ class _Carried:
     stale: dict[Root, Place | None] = field(default_factory=dict)
     fakes: dict[Any, torch.Tensor | None] = field(default_factory=dict)
     tokens: dict[frozenset[Any], Root] = field(default_factory=dict)
+    shapes: dict[Any, torch.Tensor | None] = field(default_factory=dict)
 
     def all(self) -> list[Name | Root]:
         """Return everything that is carried, in a fixed order."""
@@ -115,6 +121,8 @@ class _Attempt:
     ) -> None:
         self._writer, self._initial, self._carried = writer, initial, carried
         self._outer = self._scope = writer.scope
+        self._meet_at_first()
+        self._family = Family(set(carried.tokens.values()))
         self._first = [self._typed(what, self._content_of(what)) for what in carried.all()]
         values = [writer.value(trips), writer.value(start)]
         values += [content.value for content in self._first]
@@ -134,8 +142,16 @@ class _Attempt:
         """Return, as one value, what an object or a name holds before the loop."""
         if isinstance(what, Root):
             return self._as_one(what, self._outer.content(what))
-        meant = self._initial[what] if isinstance(what, int) else self._outer.pointer(what)
-        return self._content_meant(meant)
+        return self._content_meant(self._before(what), self._carried.shapes.get(what))
+
+    def _before(self, name: Name) -> Any:
+        """Return what a name means before the loop."""
+        if isinstance(name, int):
+            return self._initial[name]
+        if isinstance(name[0], Root):
+            content: Any = self._outer.content(name[0])
+            return content.items[name[1]]
+        return self._outer.pointer(name)
 
     def _typed(self, what: Name | Root, content: Any) -> Any:
         """Return a list that is empty at first as a list of what it will hold."""
@@ -146,14 +162,20 @@ class _Attempt:
             return Opaque(self._writer.node_of("prim::unchecked_cast", [typed], [plain])[0])
         return content
 
-    def _content_meant(self, meant: Any) -> Any:
+    def _content_meant(self, meant: Any, like: torch.Tensor | None = None) -> Any:
+        if isinstance(meant, Undefined):
+            meant = self._writer.placeholder(meant.type, like)
+        if isinstance(meant, Held):
+            return meant
         if isinstance(meant, Ref):
             return self._writer.read(meant)
         if isinstance(meant, List):
             return self._as_one(meant.root, self._writer.content(meant.root), meant.element)
         if isinstance(meant, Known | Plain):
             return Plain(self._writer.value(meant), self._writer.scope)
-        raise self._writer.refusal("a variable of a loop is neither a tensor, a list nor a number")
+        raise self._writer.refusal(
+            f"a variable of a loop is neither a tensor, a list nor a number: {meant}"
+        )
 
     def _as_one(self, root: Root, content: Any, element: Any = jit.TENSOR) -> Any:
         """Return a content as one value; a list of known length becomes one that can grow."""
@@ -214,15 +236,23 @@ class _Attempt:
         if isinstance(what, Root):
             scope.contents[what] = content
             return
-        before = self._initial[what] if isinstance(what, int) else self._outer.pointer(what)
+        before = self._before(what)
         meaning = content
         if not isinstance(content, Plain):
-            sources = self._carried.names[what] | self._writer.sources_of(_base(before))
+            sources = self._carried.names[what]
+            if not isinstance(before, Undefined):
+                sources |= self._writer.sources_of(_base(before))
             root = self._writer.new_root(content, _origin(before), sources)
+            root.family = self._family
             self._own[what] = root
             meaning = List(root, before.element) if isinstance(before, List) else Ref(root)
         if isinstance(what, int):
             variables[what] = meaning
+        elif isinstance(what[0], Root):
+            held = scope.content(what[0])
+            assert isinstance(held, Elements)
+            items = (*held.items[: what[1]], meaning, *held.items[int(what[1]) + 1 :])
+            scope.contents[what[0]] = Elements(items, held.keys)
         else:
             scope.pointers[what] = meaning
 
@@ -235,61 +265,141 @@ class _Attempt:
             self._ends[index] = end
             if index not in self._carried.names and end != variables[index]:
                 self._carried.names[index] = frozenset()
+                if isinstance(end, Ref):
+                    self._carried.shapes[index] = self._writer.read(end).fake
                 done = False
-        for slot, end in self._scope.pointers.items():
-            self._ends[slot] = end
-            if slot not in self._carried.names and end != self._outer.pointer(slot):
-                self._carried.names[slot] = frozenset()
+        named: list[tuple[Name, Any]] = list(self._scope.pointers.items())
+        for root, content in self._scope.contents.items():
+            if isinstance(content, Elements) and self._by_item(root, content):
+                named += [((root, index), item) for index, item in enumerate(content.items)]
+        for name, end in named:
+            self._ends[name] = end
+            if name not in self._carried.names and end != self._before(name):
+                self._carried.names[name] = frozenset()
                 done = False
         return self._note_sources() and done
 
+    def _by_item(self, root: Root, content: Any) -> bool:
+        """Whether a list keeps its length in the loop, so that its items are carried one by one."""
+        if not self._outer.sees(root.scope) or root in self._carried.contents:
+            return False
+        before = self._outer.content(root)
+        if not isinstance(before, Elements) or not isinstance(content, Elements):
+            return False
+        return len(before.items) == len(content.items) and before.keys == content.keys
+
     def _note_sources(self) -> bool:
         """Note what carried names may mean; return whether that was known."""
-        shared: dict[Root, set[Any]] = collections.defaultdict(set)
+        users: dict[Any, set[Root]] = {}  # a name, or a list, to what it may mean, or hold
         for name in self._carried.names:
-            for root in self._meant_at_end(name):
-                shared[root].add(name)
+            end = self._ends.get(name)
+            if isinstance(end, Ref | List):
+                users[name] = self._climbed(self._writer.sources_of(_base(end)))
         for root in self._carried.contents:
             if isinstance(self._scope.content(root), Opaque):
-                for part in root.parts:
-                    shared[part].add(root)
+                users[root] = self._climbed(root.parts) - {root}
         done = True
-        for root, users in shared.items():
-            known = root
-            if not self._outer.sees(root.scope):
-                if len(users) == 1:
-                    continue  # nothing else means it
-                known = self._token(frozenset(users))
-            for user in users - {known}:
-                done = self._note_source(user, known) and done
+        for user, roots in users.items():
+            done = self._note_source(user, self._seen_outside(user, roots)) and done
+        for one, other in self._pairs(users):
+            token = self._token(one, other)
+            done = self._note_source(one, {token}) and done
+            done = self._note_source(other, {token}) and done
         return done
 
-    def _note_source(self, user: Any, source: Root) -> bool:
-        """Note that ``user`` may mean or hold ``source``; return whether that was known."""
+    def _climbed(self, roots: Iterable[Root]) -> set[Root]:
+        """Return ``roots`` and what they may be, up to what was there before the iteration."""
+        stop = set(self._own.values())
+        found: set[Root] = set()
+        for root in roots:
+            for above in self._writer.aliases.above(root, stop):
+                found.add(above)
+        return found
+
+    def _seen_outside(self, user: Any, roots: set[Root]) -> set[Root]:
+        """Return the objects from outside of the loop that are among ``roots``."""
+        mine = self._own.get(user) if not isinstance(user, Root) else None
+        seen: set[Root] = set()
+        own = set(self._own.values())
+        for root in roots:
+            if root in own:
+                if root is not mine:
+                    seen |= root.sources
+            elif self._outer.sees(root.scope) and root is not user:
+                seen.add(root)
+        return seen - self._family.tokens
+
+    def _pairs(self, users: dict[Any, set[Root]]) -> Iterator[tuple[Any, Any]]:
+        """Yield the pairs of users that may mean the same object in the next iteration."""
+        shared: dict[Root, list[Any]] = collections.defaultdict(list)
+        for user, roots in users.items():
+            keys = set(roots)
+            for root in roots & set(self._own.values()):
+                keys |= root.sources & self._family.tokens  # what may be the same as it
+            for key in keys:
+                shared[key].append(user)
+        for root in self._own.values():  # what may be an object that another user means
+            for source in root.sources & shared.keys():
+                shared[source] += shared.get(root, [])
+        seen: set[frozenset[Any]] = set()
+        for together in shared.values():
+            for one, other in itertools.combinations(dict.fromkeys(together), 2):
+                pair = frozenset((one, other))
+                if pair not in seen and self._may_meet(one, other):
+                    seen.add(pair)
+                    yield one, other
+
+    def _may_meet(self, one: Any, other: Any) -> bool:
+        a, b = (None if isinstance(x, Root) else self._ends[x] for x in (one, other))
+        if isinstance(a, Ref) and isinstance(b, Ref):
+            return self._writer.aliases.may_be_same(a, b)
+        return True
+
+    def _note_source(self, user: Any, sources: set[Root]) -> bool:
+        """Note that ``user`` may mean or hold ``sources``; return whether that was known."""
         if isinstance(user, Root):
-            self._writer.add_parts(user, frozenset([source]))
-            return True
-        known = source in self._carried.names[user]
-        self._carried.names[user] |= {source}
+            known = sources <= user.parts
+            self._writer.add_parts(user, frozenset(sources))
+            return known
+        known = sources <= self._carried.names[user]
+        self._carried.names[user] |= sources
         return known
 
-    def _token(self, users: frozenset[Any]) -> Root:
-        return self._carried.tokens.setdefault(users, Root("a tensor", self._outer))
+    def _token(self, one: Any, other: Any) -> Root:
+        pair = frozenset((one, other))
+        return self._carried.tokens.setdefault(pair, Root("a tensor", self._outer))
 
-    def _meant_at_end(self, name: Name) -> Iterator[Root]:
-        """Yield the objects that a carried name may mean at the end, but for its own."""
-        end = self._ends.get(name)
-        if isinstance(end, Ref | List):
-            own = self._own.get(name)
-            yield from (r for r in self._writer.sources_of(_base(end)) if r is not own)
+    def _meet_at_first(self) -> None:
+        """Give tokens to names that may mean the same object before the loop."""
+        refs = {}
+        shared: dict[Root, list[Name]] = collections.defaultdict(list)
+        for name in self._carried.names:
+            meant = self._before(name)
+            if isinstance(meant, Ref):
+                refs[name] = meant
+                for base in self._writer.sources_of(meant.base):
+                    for root in self._writer.aliases.above(base):
+                        shared[root].append(name)
+        for together in shared.values():
+            for one, other in itertools.combinations(dict.fromkeys(together), 2):
+                if self._writer.aliases.may_be_same(refs[one], refs[other]):
+                    token = self._token(one, other)
+                    for name in (one, other):
+                        self._carried.names[name] |= {token}
 
     def _note_contents(self) -> bool:
         """Note objects that hold something else at the end; return whether all were carried."""
         done = True
         for root, content in self._scope.contents.items():
             known = not self._outer.sees(root.scope) or root in self._carried.contents
-            if not known and content is not self._outer.content(root):
+            if known or self._by_item(root, content):
+                continue
+            if content is not self._outer.content(root):
                 self._carried.contents[root] = None
+                for name in [
+                    n for n in self._carried.names if isinstance(n, tuple) and n[0] is root
+                ]:
+                    del self._carried.names[name]
                 done = False
         return done
 
@@ -308,7 +418,9 @@ class _Attempt:
             content = (
                 self._as_one(what, self._scope.content(what))
                 if isinstance(what, Root)
-                else self._content_meant(self._ends[what])
+                else self._content_meant(
+                    self._ends[what], getattr(self._starts[what], "fake", None)
+                )
             )
             values.append(content.value)
             start = self._starts[what]
@@ -329,6 +441,7 @@ class _Attempt:
     def finish(self) -> list[Any]:
         """Complete the node; return what the loop's variables mean after it."""
         variables = list(self._initial)
+        self._family = Family(self._family.tokens)
         for what in self._carried.all():
             start = self._starts[what]
             output = self.node.addOutput()
@@ -353,6 +466,10 @@ def _with_fake(content: Any, fake: torch.Tensor | None) -> Any:
     return type(content)(content.value, fake)
 
 
+def _fake(content: Any) -> torch.Tensor | None:
+    return None if isinstance(content, Plain) else content.fake
+
+
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
@@ -364,5 +481,5 @@ def _base(meant: Any) -> Any:
 
 
 def _origin(meant: Any) -> str:
-    base = _base(meant)
+    base = None if isinstance(meant, Undefined) else _base(meant)
     return base.origin if isinstance(base, Root) else "a tensor"

@@ -36,6 +36,7 @@ from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
 _IGNORED = frozenset({"prim::Print", "aten::warn", "prim::AddStatValue", "prim::TimePoint"})
 _SAME = frozenset(
     {"prim::unchecked_cast", "aten::_unwrap_optional", "prim::unchecked_unwrap_optional"}
+    | {"prim::data", "aten::detach"}  # the same elements, and no gradients anywhere
 )
 
 

@@ -25,6 +25,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
+from stateful_pipeline.model import jit
 from stateful_pipeline.model.torch_internals import symbolic_shapes
 
 _LARGEST = 2**31 - 1
@@ -72,6 +73,12 @@ class Sizes:
         """Return a fake tensor like a real one."""
         with self._mode:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+    def from_numbers(self, data: Any, code: int | None) -> torch.Tensor | None:
+        """Return a fake tensor like ``torch.tensor(data)``, in the dtype that ``code`` names."""
+        if isinstance(data, torch.Tensor) or not _are_numbers(data):
+            return None
+        return self.like(torch.tensor(data, dtype=None if code is None else jit.dtype_of(code)))
 
     def unknown_size(self) -> Any:
         """Return a symbolic integer, 0 or more, that depends on values."""
@@ -132,6 +139,12 @@ class Sizes:
             )
             self.names[str(symbol)] = name
         return self._symbols[name]
+
+
+def _are_numbers(data: Any) -> bool:
+    if isinstance(data, list):
+        return all(map(_are_numbers, data))
+    return isinstance(data, bool | int | float)
 
 
 def same_size(a: Any, b: Any) -> bool:

@@ -21,6 +21,7 @@ from stateful_pipeline.errors import Place
 from stateful_pipeline.model.jit import Value
 
 if TYPE_CHECKING:
+    from stateful_pipeline.stages.rewrite.torchscript.aliases import Family
     from stateful_pipeline.stages.rewrite.torchscript.scope import Scope
 
 
@@ -70,12 +71,14 @@ class Root:
         scope: The block in which it came to be.
         sources: Roots of which it may be another name.
         parts: For a list that is one value: the roots of the tensors in it.
+        family: What it belongs to if it stands for a name in a loop; see :mod:`.aliases`.
     """
 
     origin: str
     scope: Scope
     sources: frozenset[Root] = frozenset()
     parts: frozenset[Root] = frozenset()
+    family: Family | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import torch
 from stateful_pipeline.errors import PipelineError, Place, StageError, StateError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Block, Graph, Node, Value
+from stateful_pipeline.stages.rewrite.torchscript.aliases import Aliases
 from stateful_pipeline.stages.rewrite.torchscript.scope import Scope
 from stateful_pipeline.stages.rewrite.torchscript.sizes import Sizes
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -62,6 +63,7 @@ class Writer:
         graph: The new graph.
         sizes: Infers dtypes and sizes.
         scope: What is known in the block that is being written.
+        aliases: Which objects may be the same.
         node: The node of the old graph that is being rewritten.
         has_fast_path: Whether the old graph has fused kernels of Transformer layers, which no
             exporter knows; PyTorch takes the plain operators beside them where gradients flow.
@@ -73,7 +75,7 @@ class Writer:
         self.sizes = sizes
         self.scope = Scope()
         self.node: Node | None = None
-        self._named_by: dict[Root, set[Root]] = {}
+        self.aliases = Aliases()
 
     # --- places and refusals -----------------------------------------------------------------
 
@@ -159,10 +161,10 @@ class Writer:
             fakes = [self.fake(argument) for argument in arguments]
         except UnknownFakeError:
             return None
+        if kind in _FROM_NUMBERS:
+            return self.sizes.from_numbers(_as_number(fakes[0]), fakes[1])
         if not jit.takes_symbols(kind, overload):
-            if kind not in _FROM_NUMBERS:
-                return None
-            fakes = [_as_number(fake) for fake in fakes]
+            return None
         positional, keywords = jit.split_arguments(kind, overload, fakes)
         made = self.sizes.run(lambda *given: function(*given, **keywords), positional)
         joined = kind in JOINS and isinstance(made, torch.Tensor) and self._grows(arguments[0])
@@ -206,6 +208,22 @@ class Writer:
         assert isinstance(what, Object | Table)
         text = "a module" if isinstance(what, Object) else "a dict"
         raise self.refusal(f"{text} is used as a value that an exported graph has no form for")
+
+    def placeholder(self, kind: Any, fake: torch.Tensor | None) -> Any:
+        """Return something of the graph type ``kind`` for where nobody reads the value.
+
+        A tensor is like ``fake``, with 1 where a size is not known.
+        """
+        if jit.is_tensor_type(kind) and fake is not None:
+            sizes = [size if isinstance(size, int) else 1 for size in fake.shape]
+            no = Known(None)
+            code = Known(jit.dtype_code(fake.dtype))
+            listing = Listing(tuple(Known(size) for size in sizes))
+            return self.tensor_op("aten::zeros", "", listing, code, no, no, no)
+        empty: dict[str, Any] = {"int": 0, "float": 0.0, "bool": False}
+        if str(kind) in empty:
+            return Known(empty[str(kind)])
+        return Undefined(kind)
 
     def list_content(self, what: List) -> Value:
         """Return a list as a value of the new graph."""
@@ -259,27 +277,17 @@ class Writer:
         """Return a new object; writing to any of its sources makes it stale, and it them."""
         root = Root(origin, self.scope, sources)
         self.scope.contents[root] = content
-        self._note(root, sources)
+        self.aliases.note(root, sources)
         return root
-
-    def add_sources(self, root: Root, sources: frozenset[Root]) -> None:
-        """Let ``root`` have more sources."""
-        root.sources |= sources - {root}
-        self._note(root, sources)
 
     def add_parts(self, root: Root, parts: frozenset[Root]) -> None:
         """Note what is in a list that is one value: writing to a part makes the list stale."""
         root.parts |= parts - {root}
-        self._note(root, parts)
-
-    def _note(self, root: Root, sources: frozenset[Root]) -> None:
-        for source in sources - {root}:
-            self._named_by.setdefault(source, set()).add(root)
+        self.aliases.note(root, parts)
 
     def sources_of(self, base: Root | Choice) -> frozenset[Root]:
-        """Return every root that a base may be or hold, with their sources."""
-        found = set(roots_of(base))
-        return frozenset(found.union(*((*root.sources, *root.parts) for root in found)))
+        """Return every root that a base may be."""
+        return frozenset(roots_of(base))
 
     def content(self, root: Root) -> Any:
         """Return what an object holds now.
@@ -353,10 +361,8 @@ class Writer:
         """Let an object hold something else; what may be the same object becomes stale."""
         self.scope.contents[root] = content
         self.scope.refresh(root)
-        for source in (root, *root.sources):
-            for other in (source, *self._named_by.get(source, ())):
-                if other is not root:
-                    self.scope.spoil(other, self.place)
+        for other in self.aliases.affected(root):
+            self.scope.spoil(other, self.place)
 
 
 Action = Callable[[], list[Any]]
