@@ -179,7 +179,6 @@ def test_a_portable_file_is_written_for_no_runtime(path) -> None:
     [
         ({"opset": 17}, SpecError, "opset 17"),
         ({"frontend": "tracing"}, SpecError, "unknown frontend"),
-        ({"frontend": "torchscript"}, SpecError, "not supported yet"),
         ({"runtime": "tensorrt"}, TargetError, "not supported yet"),
         ({"input_names": ["a", "b"]}, SpecError, "2 names for 1 tensors"),
         ({"output_names": []}, SpecError, "0 names"),
@@ -201,12 +200,6 @@ def test_arguments_must_fit_forward(path) -> None:
         sp.export_onnx(nn.Linear(3, 3), (X, X), path)
     with pytest.raises(SpecError, match="nested arguments"):
         sp.export_onnx(Model().eval(), (X, [X]), path)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_a_script_module_is_refused(path) -> None:
-    with pytest.raises(StateError, match="ScriptModule"):
-        sp.export_onnx(torch.jit.script(nn.Linear(3, 3)), (X,), path)
 
 
 def test_outputs_that_come_and_go_are_refused(path, tally) -> None:

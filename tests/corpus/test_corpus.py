@@ -10,7 +10,6 @@ import stateful_pipeline as sp
 from stateful_pipeline.errors import PipelineError, StageError, StateError
 
 UNSUPPORTED = {
-    "Branch": "data-dependent",  # the TorchScript front end is to come
     "PythonInt": "Python int",
     "OptionalState": "from None to Tensor",
     "Noisy": "random",
@@ -51,6 +50,23 @@ def test_case_equals_eager_or_is_refused(case, tmp_path) -> None:
     assert {name for name in case.states if not any(f.startswith(f"{name}.") for f in found)} == {
         name for name in found if not any(name.startswith(f"{s}.") for s in case.states)
     }
+    check_rollout(case, path, contract)
+
+
+REGISTERED = [
+    "Counter AugmentedAssign FifoByCat SliceAssign KeyValueCache StreamingLSTM NestedReassign",
+    "NestedInPlace SharedSubmodule ParentReadsChild Branch LoopOverTime ReturnsState TrailingCopy",
+    "NonZeroInit RingBuffer GrowingCache BoolState RunningNorm StackedGRUCells Swap",
+    "ConstantBuffers HalfState CausalConv OverlapAdd BeamReorder",
+]
+
+
+def test_case_equals_eager_through_torchscript(case, tmp_path) -> None:
+    if case.name not in " ".join(REGISTERED).split():
+        pytest.skip("its state is no registered buffer, or it is no TorchScript")
+    path = tmp_path / "model.onnx"
+    contract = sp.export_onnx(case.build(), case.inputs(0), path, frontend="torchscript")
+    assert {state.name for state in contract.states} == set(case.states)
     check_rollout(case, path, contract)
 
 

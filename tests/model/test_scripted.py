@@ -193,8 +193,8 @@ def test_a_rollout_equals_that_of_the_module_that_it_was_made_from(model, form) 
     module = model().eval()
     scripted = form(module)
     given = steps(6)
-    theirs = find(module).reference.rollout({"batch": 2}, given, reset_every=4)
-    ours = find(scripted).reference.rollout({"batch": 2}, given, reset_every=4)
+    theirs = list(find(module).reference.rollout({"batch": 2}, given, reset_every=4))
+    ours = list(find(scripted).reference.rollout({"batch": 2}, given, reset_every=4))
     for expected, step in zip(theirs, ours, strict=True):
         assert step.outputs.keys() == expected.outputs.keys()
         for name, value in {**step.outputs, **step.after}.items():

@@ -199,7 +199,6 @@ def test_a_spec_made_in_python_obeys_the_same_relations():
     [
         ("attributes: {sr: {value: 3}}", "attributes"),
         ("operators: {a: b}", "operators"),
-        ("script: {frontend: torchscript}", "torchscript"),
         ("targets: {t: {runtime: tensorrt, precision: fp16, profiles: {a: 1}}}", "tensorrt"),
         ("targets: {t: {runtime: tensorrt_rtx}}", "tensorrt_rtx"),
         ("targets: {t: {runtime: openvino}}", "openvino"),

@@ -103,7 +103,6 @@ def test_broken_specs_are_refused(validator, name):
     "change",
     [
         {"attributes": {"sr": {"value": 1}}},
-        {"script": {"frontend": "torchscript"}},
         {"targets": {"gpu": {"runtime": "onnxruntime", "provider": "cuda"}}},
         {"mlflow": {"register": "name"}},
         {"source": {"onnx": "m.onnx"}},

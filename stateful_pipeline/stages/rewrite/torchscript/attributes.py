@@ -122,7 +122,9 @@ class Attributes:
             value = self._writer.graph.addInput(identifier(path))
             fake = self._writer.sizes.like(tensor)
             value.setType(jit.tensor_type(fake))
-            self.weights[path] = tensor
+            # What eager calls write to must not be what the program reads.
+            kept = isinstance(tensor, nn.Parameter)
+            self.weights[path] = tensor.detach() if kept else tensor.detach().clone()
             self._by_tensor[id(tensor)] = self._new(f"'{path}'", path, Held(value, fake))
         return self._by_tensor[id(tensor)]
 

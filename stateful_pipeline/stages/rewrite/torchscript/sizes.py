@@ -76,7 +76,7 @@ class Sizes:
 
     def from_numbers(self, data: Any, code: int | None) -> torch.Tensor | None:
         """Return a fake tensor like ``torch.tensor(data)``, in the dtype that ``code`` names."""
-        if isinstance(data, torch.Tensor) or not _are_numbers(data):
+        if not _are_numbers(data) or not isinstance(code, int | None):
             return None
         return self.like(torch.tensor(data, dtype=None if code is None else jit.dtype_of(code)))
 
