@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from stateful_pipeline.errors import StageError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.program import Port, identifier
 from stateful_pipeline.model.reference import Tensors
@@ -72,9 +73,21 @@ class ScriptProgram:
         ]
 
     def run(self, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        """Run the graph in torch: ``(outputs, new states)``, both by name."""
-        with torch.no_grad(), jit.plain_execution():
-            results = list(self.function(*self.arguments(states, inputs)))
+        """Run the graph in torch: ``(outputs, new states)``, both by name.
+
+        Raises:
+            StageError: PyTorch's interpreter fails on it.
+        """
+        arguments = self.arguments(states, inputs)
+        try:
+            with torch.no_grad(), jit.plain_execution():
+                results = list(self.function(*arguments))
+        except RuntimeError as error:  # the interpreter fails on some valid nests of loops
+            raise StageError(
+                f"PyTorch's TorchScript interpreter cannot run the rewritten graph: {error}",
+                stage="rewrite",
+                hint="write the innermost loop with tensor operators, or export with torch.export",
+            ) from error
         count = len(self.outputs)
         return (
             dict(zip(self.outputs, results[:count], strict=True)),

@@ -389,7 +389,9 @@ def rollout(module: nn.Module, xs: Sequence[torch.Tensor]) -> list[dict[str, tor
     with torch.no_grad():
         for x in xs:
             output = module(x.clone())
-            held = {name: value.clone() for name, value in module.named_buffers()}
+            held = {
+                name: value.clone() for name, value in module.named_buffers(remove_duplicate=False)
+            }
             steps.append({"output": output.clone(), **held})
     return steps
 

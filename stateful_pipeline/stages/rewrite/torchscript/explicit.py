@@ -82,7 +82,6 @@ def make_explicit(
         after = list(attributes.after())
     _refuse_fixed(sizes)
     names = tuple(state.name for state in reference.states)
-    graph, weights = _finished(writer, attributes, [*results, *after], len(names) + len(inputs))
     if len(results) != len(scripted.outputs):
         raise StageError(
             f"forward returns {len(scripted.outputs)} tensors in eager mode and {len(results)} "
@@ -90,6 +89,7 @@ def make_explicit(
             stage="rewrite",
         )
     ports = _ports(writer, reference, plan, scripted, [*results, *after])
+    graph, weights = _finished(writer, attributes, [*results, *after], len(names) + len(inputs))
     program = ScriptProgram(graph, weights, tuple(inputs), scripted.outputs, names, ports)
     return Explicit(program, unseen)
 
