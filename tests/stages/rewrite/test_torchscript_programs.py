@@ -124,17 +124,24 @@ class Tally:
         del program
         path = self.folder / "model.onnx"
         path.unlink(missing_ok=True)
-        try:
-            prove(module, corpus.inputs(), self.folder)
-        except PipelineError as error:
-            assert any(re.search(reason, error.message) for reason in REASONS), str(error)
-            assert not path.exists()
-            if isinstance(error, StateError):
-                assert Path(error.file or "").name.startswith("program_"), str(error)
-                assert error.line is not None
-            self.refused += 1
-        else:
+        refusal = refusal_of(module, self.folder)
+        if refusal is None:
             self.right += 1
+            return
+        self.refused += 1
+        assert any(re.search(reason, refusal.message) for reason in REASONS), str(refusal)
+        assert not path.exists()
+        if isinstance(refusal, StateError):
+            assert Path(refusal.file or "").name.startswith("program_"), str(refusal)
+            assert refusal.line is not None
+
+
+def refusal_of(module: nn.Module, folder: Path) -> PipelineError | None:
+    try:
+        prove(module, corpus.inputs(), folder)
+    except PipelineError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("number", range(strategies.DIRECTED))
