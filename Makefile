@@ -68,7 +68,7 @@ train: $(READY) ## train the LSTM forecaster again (writes into stateful_pipelin
 	$(BIN)/python -m stateful_pipeline.zoo.train_lstm
 
 bench: $(READY) ## run the benchmarks
-	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+	@for file in benchmarks/bench_*.py benchmarks/rewrite_states.py; do echo "== $$file"; $(BIN)/python "$$file"; done
 
 clean: ## remove build/, with the MLflow store in it, and the caches; keeps .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
