@@ -14,14 +14,13 @@ from torch.export import ExportedProgram
 
 from stateful_pipeline.contract import Axis, Contract
 from stateful_pipeline.dimensions import Dim, Shape
-from stateful_pipeline.errors import PipelineError, SpecError, TargetError
+from stateful_pipeline.errors import SpecError, TargetError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.discover import Discovery
 from stateful_pipeline.model.frontends import (
     FRONTENDS,
-    candidates,
     capture_with,
-    refused_by_all,
+    first_that_takes,
 )
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
@@ -101,28 +100,14 @@ def export_onnx(
     subject = Subject(module, plan, axes, call, wishes)
     # A few steps at small sizes: with more threads, small operators mostly wait for each other.
     with torch_threads(1):
-        return _export_any(frontend, subject, Path(path), output_names, opset or DEFAULT_OPSET)
+        discovery = subject.discover()
 
+        def attempt(name: str) -> Contract:
+            return _export(
+                name, subject, discovery, Path(path), output_names, opset or DEFAULT_OPSET
+            )
 
-def _export_any(
-    frontend: str,
-    subject: Subject,
-    path: Path,
-    output_names: Sequence[str] | None,
-    opset: int,
-) -> Contract:
-    """Export ``subject`` with the first front end that takes it."""
-    discovery = subject.discover()
-    frontends, untried = candidates(frontend, subject.module)
-    errors: dict[str, PipelineError] = {}
-    for name in frontends:
-        try:
-            return _export(name, subject, discovery, path, output_names, opset)
-        except SpecError:
-            raise
-        except PipelineError as error:
-            errors[name] = error
-    raise refused_by_all(errors, untried)
+        return first_that_takes(frontend, module, attempt)[1]
 
 
 def _export(

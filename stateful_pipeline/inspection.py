@@ -12,7 +12,7 @@ from stateful_pipeline.errors import PipelineError, Place, StateError
 from stateful_pipeline.foreign import stage_error
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.discover import Discovery
-from stateful_pipeline.model.frontends import candidates, capture_with, refused_by_all
+from stateful_pipeline.model.frontends import capture_with, first_that_takes
 from stateful_pipeline.model.locate import change_places
 from stateful_pipeline.model.reference import StateDef
 from stateful_pipeline.model.subject import Subject
@@ -72,18 +72,17 @@ def _inspect(subject: Subject, asked: str) -> Inspection:
         return _blocked(name, subject, error)
     places = _places(subject, discovery)
     rows = tuple(_row(state, places) for state in discovery.reference.states)
-    frontends, untried = candidates(asked, subject.module)
-    errors: dict[str, PipelineError] = {}
     hints = probe_sizes(subject.axes)
-    for frontend in frontends:
-        try:
-            captured = capture_with(frontend, discovery.reference, subject.plan, hints)
-            rewrite(captured, subject, discovery, hints)
-        except PipelineError as error:
-            errors[frontend] = error
-        else:
-            return Inspection(name, rows, (), frontend)
-    return Inspection(name, rows, (str(refused_by_all(errors, untried)),), None)
+
+    def attempt(frontend: str) -> None:
+        captured = capture_with(frontend, discovery.reference, subject.plan, hints)
+        rewrite(captured, subject, discovery, hints)
+
+    try:
+        taken, _ = first_that_takes(asked, subject.module, attempt)
+    except PipelineError as error:
+        return Inspection(name, rows, (str(error),), None)
+    return Inspection(name, rows, (), taken)
 
 
 def _blocked(name: str, subject: Subject, error: StateError) -> Inspection:

@@ -206,9 +206,17 @@ class _Run:
             seconds = 0.0
 
     def _refusal(self) -> PipelineError | None:
-        """Return the error by which a front end refused the model, if another may take it."""
-        mine = isinstance(self.error, PipelineError) and self.artifacts.discovery is not None
-        return self.error if mine else None  # type: ignore[return-value]  # narrowed by ``mine``
+        """Return the error by which a front end refused the model, if that is what happened."""
+        return self.error if self._is_refusal(self.error) else None  # type: ignore[return-value]
+
+    def _is_refusal(self, error: BaseException | None) -> bool:
+        """Whether it is the front end that does not take the model: neither the spec nor a state.
+
+        States are found before any front end is asked.
+        """
+        if self.artifacts.discovery is None or isinstance(error, SpecError):
+            return False
+        return isinstance(error, PipelineError)
 
     def _stage(self, name: str, *, another: bool = False) -> None:
         """Run one stage, unless one before it failed.
@@ -239,7 +247,7 @@ class _Run:
             seconds = time.perf_counter() - start
             text = None if error is None else str(error) or type(error).__name__
             status = "done" if error is None else "failed"
-            if another and isinstance(error, PipelineError) and self.artifacts.discovery:
+            if another and self._is_refusal(error):
                 status = "refused"
             self.stages[name] = {"status": status, "seconds": seconds, "error": text}
             self.progress.end(name, status, seconds, text)

@@ -260,9 +260,9 @@ def _refusal(error: Exception, reference: Reference, plan: InputPlan) -> Pipelin
     kind = type(error).__name__
     if "DataDependent" in kind or "data-dependent" in text:
         hint = (
-            "branches and loops on tensor values are not supported yet: compute both and choose "
-            "with torch.where; where a slice is bounded by a tensor, use index_copy_ or "
-            "index_select with torch.arange"
+            "for branches and loops on tensor values there is `frontend: torchscript`; or compute "
+            "both and choose with torch.where; where a slice is bounded by a tensor, use "
+            "index_copy_ or index_select with torch.arange"
         )
     elif isinstance(error, UserError):
         hint = (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from torch import nn
 
-from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError
 from stateful_pipeline.model.capture import capture
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.inputs import InputPlan
@@ -18,6 +19,7 @@ FRONTENDS = ("export", "torchscript")
 """In the order in which ``auto`` tries them: what ``torch.export`` captures needs no ``If``."""
 
 Captured = ExportProgram | Scripted
+Result = TypeVar("Result")
 
 
 def candidates(frontend: str, module: nn.Module) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -57,6 +59,32 @@ def why_chosen(frontend: str, asked: str, refused: Mapping[str, str]) -> str:
         return f"{names[frontend]} captured the module with all its states"
     reasons = "; ".join(f"{name} refused: {text}" for name, text in refused.items())
     return f"{names[frontend]} captured the module with all its states; {reasons}"
+
+
+def first_that_takes(
+    frontend: str, module: nn.Module, attempt: Callable[[str], Result]
+) -> tuple[str, Result]:
+    """Return the first front end for which ``attempt`` does not raise, and what it returns.
+
+    Args:
+        frontend: ``auto``, ``export`` or ``torchscript``.
+        module: The module.
+        attempt: Takes the name of a front end.
+
+    Raises:
+        SpecError: What was asked for is wrong, whichever front end is taken.
+        PipelineError: No front end takes the module; with the reason of each.
+    """
+    frontends, untried = candidates(frontend, module)
+    errors: dict[str, PipelineError] = {}
+    for name in frontends:
+        try:
+            return name, attempt(name)
+        except SpecError:
+            raise
+        except PipelineError as error:
+            errors[name] = error
+    raise refused_by_all(errors, untried)
 
 
 def refused_by_all(

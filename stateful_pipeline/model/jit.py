@@ -229,6 +229,7 @@ def list_type(element: Any) -> Any:
 INT = torch._C.IntType.get()
 FLOAT = torch._C.FloatType.get()
 BOOL = torch._C.BoolType.get()
+STRING = torch._C.StringType.get()
 TENSOR = torch._C.TensorType.get()
 
 
@@ -245,11 +246,6 @@ def is_list_type(kind: Any) -> bool:
 def element_type(kind: Any) -> Any:
     """Return the type of a list's elements."""
     return _stripped(kind).getElementType()
-
-
-def is_module_type(kind: Any) -> bool:
-    """Whether a value of this type is an object of a class (a module)."""
-    return bool(kind.kind() == "ClassType")
 
 
 def _stripped(kind: Any) -> Any:
@@ -292,9 +288,6 @@ def dtype_of(code: int) -> torch.dtype:
 def _by_code() -> dict[int, torch.dtype]:
     every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     return {dtype_code(dtype): dtype for dtype in every}
-
-
-STRING = torch._C.StringType.get()
 
 
 def values(graph: Graph) -> Iterator[Value]:

@@ -43,7 +43,7 @@ inputs:                          # by the names of forward's parameters
 #   k: {shape: [1, 2, past, 4], out_shape: [1, 2, past + time, 4]}   # a state that grows
 #   calls: {ignore: true, reason: "statistics nobody reads"}
 
-script: {frontend: auto}         # how the module is captured: auto or export
+script: {frontend: auto}         # how it is captured: auto, export or torchscript
 export: {opset: 20}              # 18 to 24; external_data_threshold: bytes of weights in one file
 
 targets:

@@ -9,19 +9,21 @@ holds does.
 
 from __future__ import annotations
 
-import collections
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from stateful_pipeline.errors import Place
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Value
 from stateful_pipeline.stages.rewrite.torchscript.aliases import Family
-from stateful_pipeline.stages.rewrite.torchscript.scope import Scope, Slot
+from stateful_pipeline.stages.rewrite.torchscript.carried import (
+    Carried,
+    Meanings,
+    Name,
+    base_of,
+)
+from stateful_pipeline.stages.rewrite.torchscript.scope import Scope
 from stateful_pipeline.stages.rewrite.torchscript.sizes import same_shape
 from stateful_pipeline.stages.rewrite.torchscript.values import (
     Elements,
@@ -41,38 +43,10 @@ MOST_UNROLLED = 256
 
 Body = Callable[[Any, list[Any]], tuple[Any, list[Any]]]
 """Writes the body for the number of the iteration and the variables: ``(go on, variables)``."""
-Item = tuple[Root, int]
-Name = int | Slot | Item
-"""One of the loop's own variables, an attribute, or an item of a list whose length stays."""
 
 
 class NeedsUnrollingError(Exception):
     """The body can be written only if the number of the iteration is known."""
-
-
-@dataclass
-class _Carried:
-    """What is carried, as far as it was found out.
-
-    Attributes:
-        names: Names that mean something new in each iteration, with the objects they may mean.
-        contents: Objects that hold something new in each iteration.
-        stale: Objects that are stale at the start of an iteration.
-        fakes: What is known of a carried tensor, where it is less than at first.
-        shapes: What is known of a carried tensor that is undefined at first.
-        tokens: A stand-in for the object that several names mean, if it is made in the body.
-    """
-
-    names: dict[Name, frozenset[Root]] = field(default_factory=dict)
-    contents: dict[Root, None] = field(default_factory=dict)
-    stale: dict[Root, Place | None] = field(default_factory=dict)
-    fakes: dict[Any, torch.Tensor | None] = field(default_factory=dict)
-    tokens: dict[frozenset[Any], Root] = field(default_factory=dict)
-    shapes: dict[Any, torch.Tensor | None] = field(default_factory=dict)
-
-    def all(self) -> list[Name | Root]:
-        """Return everything that is carried, in a fixed order."""
-        return [*self.names, *self.contents]
 
 
 def loop(writer: Writer, trips: Any, start: Any, initial: Sequence[Any], body: Body) -> list[Any]:
@@ -87,7 +61,7 @@ def loop(writer: Writer, trips: Any, start: Any, initial: Sequence[Any], body: B
     """
     if start == Known(False) or (isinstance(trips, Known) and trips.value <= 0):
         return list(initial)
-    carried = _Carried()
+    carried = Carried()
     for _ in range(MOST_PASSES):
         attempt = _Attempt(writer, trips, start, list(initial), carried)
         try:
@@ -117,12 +91,11 @@ class _Attempt:
     """One way to write a loop: with certain things carried."""
 
     def __init__(
-        self, writer: Writer, trips: Any, start: Any, initial: list[Any], carried: _Carried
+        self, writer: Writer, trips: Any, start: Any, initial: list[Any], carried: Carried
     ) -> None:
         self._writer, self._initial, self._carried = writer, initial, carried
         self._outer = self._scope = writer.scope
-        self._meet_at_first()
-        self._family = Family(set(carried.tokens.values()))
+        self._meanings = Meanings(writer, carried, self._before)
         self._first = [self._typed(what, self._content_of(what)) for what in carried.all()]
         values = [writer.value(trips), writer.value(start)]
         values += [content.value for content in self._first]
@@ -134,9 +107,7 @@ class _Attempt:
         self._index = self._block.addInputToBlock()
         self._index.setType(jit.INT)
         self._starts: dict[Any, Any] = {}  # what is carried, to its content in the body
-        self._own: dict[Name, Root] = {}  # what carried names mean in the body
         self._ends: dict[Name, Any] = {}  # what names mean at the end
-        self._known: list[Any] = []  # what is known of all that is carried, at last
 
     def _content_of(self, what: Name | Root) -> Any:
         """Return, as one value, what an object or a name holds before the loop."""
@@ -173,9 +144,7 @@ class _Attempt:
             return self._as_one(meant.root, self._writer.content(meant.root), meant.element)
         if isinstance(meant, Known | Plain):
             return Plain(self._writer.value(meant), self._writer.scope)
-        raise self._writer.refusal(
-            f"a variable of a loop is neither a tensor, a list nor a number: {meant}"
-        )
+        raise self._writer.refusal("a variable of a loop is neither a tensor, a list nor a number")
 
     def _as_one(self, root: Root, content: Any, element: Any = jit.TENSOR) -> Any:
         """Return a content as one value; a list of known length becomes one that can grow."""
@@ -241,10 +210,10 @@ class _Attempt:
         if not isinstance(content, Plain):
             sources = self._carried.names[what]
             if not isinstance(before, Undefined):
-                sources |= self._writer.sources_of(_base(before))
+                sources |= self._writer.sources_of(base_of(before))
             root = self._writer.new_root(content, _origin(before), sources)
-            root.family = self._family
-            self._own[what] = root
+            root.family = self._meanings.family
+            self._meanings.own[what] = root
             meaning = List(root, before.element) if isinstance(before, List) else Ref(root)
         if isinstance(what, int):
             variables[what] = meaning
@@ -277,7 +246,7 @@ class _Attempt:
             if name not in self._carried.names and end != self._before(name):
                 self._carried.names[name] = frozenset()
                 done = False
-        return self._note_sources() and done
+        return self._meanings.note(self._ends, self._scope) and done
 
     def _by_item(self, root: Root, content: Any) -> bool:
         """Whether a list keeps its length in the loop, so that its items are carried one by one."""
@@ -287,105 +256,6 @@ class _Attempt:
         if not isinstance(before, Elements) or not isinstance(content, Elements):
             return False
         return len(before.items) == len(content.items) and before.keys == content.keys
-
-    def _note_sources(self) -> bool:
-        """Note what carried names may mean; return whether that was known."""
-        users: dict[Any, set[Root]] = {}  # a name, or a list, to what it may mean, or hold
-        for name in self._carried.names:
-            end = self._ends.get(name)
-            if isinstance(end, Ref | List):
-                users[name] = self._climbed(self._writer.sources_of(_base(end)))
-        for root in self._carried.contents:
-            if isinstance(self._scope.content(root), Opaque):
-                users[root] = self._climbed(root.parts) - {root}
-        done = True
-        for user, roots in users.items():
-            done = self._note_source(user, self._seen_outside(user, roots)) and done
-        for one, other in self._pairs(users):
-            token = self._token(one, other)
-            done = self._note_source(one, {token}) and done
-            done = self._note_source(other, {token}) and done
-        return done
-
-    def _climbed(self, roots: Iterable[Root]) -> set[Root]:
-        """Return ``roots`` and what they may be, up to what was there before the iteration."""
-        stop = set(self._own.values())
-        found: set[Root] = set()
-        for root in roots:
-            for above in self._writer.aliases.above(root, stop):
-                found.add(above)
-        return found
-
-    def _seen_outside(self, user: Any, roots: set[Root]) -> set[Root]:
-        """Return the objects from outside of the loop that are among ``roots``."""
-        mine = self._own.get(user) if not isinstance(user, Root) else None
-        seen: set[Root] = set()
-        own = set(self._own.values())
-        for root in roots:
-            if root in own:
-                if root is not mine:
-                    seen |= root.sources
-            elif self._outer.sees(root.scope) and root is not user:
-                seen.add(root)
-        return seen - self._family.tokens
-
-    def _pairs(self, users: dict[Any, set[Root]]) -> Iterator[tuple[Any, Any]]:
-        """Yield the pairs of users that may mean the same object in the next iteration."""
-        shared: dict[Root, list[Any]] = collections.defaultdict(list)
-        for user, roots in users.items():
-            keys = set(roots)
-            for root in roots & set(self._own.values()):
-                keys |= root.sources & self._family.tokens  # what may be the same as it
-            for key in keys:
-                shared[key].append(user)
-        for root in self._own.values():  # what may be an object that another user means
-            for source in root.sources & shared.keys():
-                shared[source] += shared.get(root, [])
-        seen: set[frozenset[Any]] = set()
-        for together in shared.values():
-            for one, other in itertools.combinations(dict.fromkeys(together), 2):
-                pair = frozenset((one, other))
-                if pair not in seen and self._may_meet(one, other):
-                    seen.add(pair)
-                    yield one, other
-
-    def _may_meet(self, one: Any, other: Any) -> bool:
-        a, b = (None if isinstance(x, Root) else self._ends[x] for x in (one, other))
-        if isinstance(a, Ref) and isinstance(b, Ref):
-            return self._writer.aliases.may_be_same(a, b)
-        return True
-
-    def _note_source(self, user: Any, sources: set[Root]) -> bool:
-        """Note that ``user`` may mean or hold ``sources``; return whether that was known."""
-        if isinstance(user, Root):
-            known = sources <= user.parts
-            self._writer.add_parts(user, frozenset(sources))
-            return known
-        known = sources <= self._carried.names[user]
-        self._carried.names[user] |= sources
-        return known
-
-    def _token(self, one: Any, other: Any) -> Root:
-        pair = frozenset((one, other))
-        return self._carried.tokens.setdefault(pair, Root("a tensor", self._outer))
-
-    def _meet_at_first(self) -> None:
-        """Give tokens to names that may mean the same object before the loop."""
-        refs = {}
-        shared: dict[Root, list[Name]] = collections.defaultdict(list)
-        for name in self._carried.names:
-            meant = self._before(name)
-            if isinstance(meant, Ref):
-                refs[name] = meant
-                for base in self._writer.sources_of(meant.base):
-                    for root in self._writer.aliases.above(base):
-                        shared[root].append(name)
-        for together in shared.values():
-            for one, other in itertools.combinations(dict.fromkeys(together), 2):
-                if self._writer.aliases.may_be_same(refs[one], refs[other]):
-                    token = self._token(one, other)
-                    for name in (one, other):
-                        self._carried.names[name] |= {token}
 
     def _note_contents(self) -> bool:
         """Note objects that hold something else at the end; return whether all were carried."""
@@ -441,7 +311,7 @@ class _Attempt:
     def finish(self) -> list[Any]:
         """Complete the node; return what the loop's variables mean after it."""
         variables = list(self._initial)
-        self._family = Family(self._family.tokens)
+        self._meanings.family = Family(self._meanings.family.tokens)
         for what in self._carried.all():
             start = self._starts[what]
             output = self.node.addOutput()
@@ -476,10 +346,6 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     return a.dtype == b.dtype and same_shape(a, b)
 
 
-def _base(meant: Any) -> Any:
-    return meant.root if isinstance(meant, List) else meant.base
-
-
 def _origin(meant: Any) -> str:
-    base = None if isinstance(meant, Undefined) else _base(meant)
+    base = None if isinstance(meant, Undefined) else base_of(meant)
     return base.origin if isinstance(base, Root) else "a tensor"

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from stateful_pipeline.errors import StateError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Block, Node, Value
 from stateful_pipeline.stages.rewrite.torchscript import containers
@@ -26,7 +25,6 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Known,
     Object,
     Plain,
-    Ref,
     Table,
     Undefined,
 )
@@ -227,15 +225,3 @@ class Rewriter:
     def _raise(self, node: Node) -> list[Any]:
         self._writer.scope.dead = True
         return []
-
-
-def refuse_numbers(writer: Writer, what: Any) -> None:
-    """Refuse an output that is a number: eager would return it as one.
-
-    Raises:
-        StateError: It is one.
-    """
-    if not isinstance(what, Ref):
-        raise StateError(
-            "forward returns something that is no tensor", place=writer.place, hint="return tensors"
-        )

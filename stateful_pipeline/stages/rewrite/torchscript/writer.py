@@ -40,7 +40,7 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Sequence as List,
 )
 
-JOINS = frozenset({"aten::stack", "aten::cat", "aten::concat"})
+_JOINS = frozenset({"aten::stack", "aten::cat", "aten::concat"})
 """Operators on a list of tensors whose result is as long along a dimension as the list."""
 _FROM_NUMBERS = frozenset({"aten::tensor", "aten::as_tensor"})
 
@@ -167,7 +167,7 @@ class Writer:
             return None
         positional, keywords = jit.split_arguments(kind, overload, fakes)
         made = self.sizes.run(lambda *given: function(*given, **keywords), positional)
-        joined = kind in JOINS and isinstance(made, torch.Tensor) and self._grows(arguments[0])
+        joined = kind in _JOINS and isinstance(made, torch.Tensor) and self._grows(arguments[0])
         return self.sizes.with_unknown(made, fakes[1]) if joined else made
 
     def _grows(self, what: Any) -> bool:
