@@ -195,6 +195,12 @@ def test_wrong_options_are_refused_with_a_reason(more, error, said: str, path) -
     assert not path.exists()
 
 
+def test_a_wrong_call_is_no_refusal_of_a_front_end(path) -> None:
+    with pytest.raises(SpecError, match="0 names") as caught:
+        sp.export_onnx(Model().eval(), (X,), path, frontend="auto", output_names=[])
+    assert "front end" not in str(caught.value)
+
+
 def test_arguments_must_fit_forward(path) -> None:
     with pytest.raises(SpecError, match="do not fit forward"):
         sp.export_onnx(nn.Linear(3, 3), (X, X), path)

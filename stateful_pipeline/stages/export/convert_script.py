@@ -11,7 +11,7 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,7 +70,7 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     model = onnx.load_from_string(buffer.getvalue())
     model = _raised(model, opset)
     converted = ir.from_proto(model)
-    _number_values(converted)
+    _number_values(converted, program.weights)
     _attach(converted, dict(zip(weights, program.weights.items(), strict=True)))
     _remove_identities(converted)
     _restore_inputs(converted, dict(zip(names, ports, strict=True)))
@@ -122,16 +122,17 @@ def _raised(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         ) from error
 
 
-def _number_values(model: ir.Model) -> None:
+def _number_values(model: ir.Model, taken: Container[str]) -> None:
     """Name what is computed by numbers, so that nothing has the name of a weight."""
-    count = itertools.count()
+    names = (f"value_{number}" for number in itertools.count())
+    free = (name for name in names if name not in taken)
     outside = {id(value) for value in (*model.graph.inputs, *model.graph.outputs)}
     for graph in model.graphs():
         inner = graph.inputs if graph is not model.graph else ()
         made = (value for node in graph for value in node.outputs)
         for value in (*inner, *made, *graph.initializers.values()):
             if id(value) not in outside and value.name:
-                value.name = f"value_{next(count)}"
+                value.name = next(free)
 
 
 def _attach(model: ir.Model, weights: dict[str, tuple[str, torch.Tensor]]) -> None:

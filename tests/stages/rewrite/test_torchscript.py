@@ -32,21 +32,6 @@ def explicit(module, *xs):
     return program
 
 
-def roll(module, path, steps=6, shape=(2, 3), **options):
-    """Export with the TorchScript front end and compare with eager over a rollout."""
-    module.eval()
-    generator = torch.Generator().manual_seed(0)
-    xs = [torch.randn(shape, generator=generator) for _ in range(steps)]
-    contract = sp.export_onnx(module, (xs[0],), path, frontend="torchscript", **options)
-    runner = sp.StatefulRunner(path)
-    with torch.no_grad():
-        for x in xs:
-            np.testing.assert_allclose(
-                runner.run({"x": x.numpy()})["output"], module(x).numpy(), atol=1e-5, rtol=1e-4
-            )
-    return contract
-
-
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()
@@ -109,9 +94,9 @@ class Hysteresis(nn.Module):
         return y
 
 
-def test_branches_and_loops_in_a_submodule_that_is_called_twice(tmp_path):
+def test_branches_and_loops_in_a_submodule_that_is_called_twice(roll):
     explicit(Hysteresis(), torch.randn(2, 3))
-    contract = roll(Hysteresis(), tmp_path / "m.onnx", steps=20)
+    contract = roll(Hysteresis(), steps=20)
     assert {state.name for state in contract.states} == {"switch.on", "switch.level"}
 
 
@@ -154,9 +139,9 @@ class Swapped(nn.Module):
         return x + self.a - self.b
 
 
-def test_buffers_that_are_swapped_in_a_loop_and_written_to_in_place(tmp_path):
+def test_buffers_that_are_swapped_in_a_loop_and_written_to_in_place(roll):
     explicit(Swapped(), torch.randn(2, 3))
-    roll(Swapped(), tmp_path / "m.onnx")
+    roll(Swapped())
 
 
 class EitherName(nn.Module):
@@ -197,9 +182,9 @@ class Chosen(nn.Module):
         return x + self.a + 2 * self.b
 
 
-def test_a_write_to_one_of_two_tensors_by_a_branchs_choice_goes_to_the_right_one(tmp_path):
+def test_a_write_to_one_of_two_tensors_by_a_branchs_choice_goes_to_the_right_one(roll):
     explicit(Chosen(), torch.randn(2, 3))
-    roll(Chosen(), tmp_path / "m.onnx", steps=12)
+    roll(Chosen(), steps=12)
 
 
 class Dice(nn.Module):
@@ -260,10 +245,10 @@ class Steps(nn.Module):
 
 
 @pytest.mark.parametrize("opset", [18, 20, 24])
-def test_weights_keep_their_names_at_every_opset(tmp_path, opset):
+def test_weights_keep_their_names_at_every_opset(tmp_path, roll, opset):
     import onnx
 
-    roll(Steps(), tmp_path / "m.onnx", opset=opset)
+    roll(Steps(), opset=opset)
     model = onnx.load(tmp_path / "m.onnx")
     assert {entry.version for entry in model.opset_import if entry.domain == ""} == {opset}
     assert {"cell.weight_ih", "cell.bias_hh", "head.weight"} <= {

@@ -1,0 +1,180 @@
+"""Faults that random programs found, each as the smallest module that shows it."""
+
+import torch
+from torch import nn
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("a", torch.zeros(3))
+        self.register_buffer("b", torch.ones(3))
+        self.register_buffer("t", torch.tensor(0))
+
+
+class OneValueTwice(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        if self.t % 2 == 0:
+            self.b = self.b + x[0]
+        else:
+            self.a = self.b
+            self.a.mul_(0.5)
+            self.a = self.a.clone()
+        for _ in range(2):
+            self.a = self.a * 0.5
+        return x + self.a + self.b
+
+
+def test_a_branch_that_hands_on_one_value_twice(roll):
+    roll(OneValueTwice())
+
+
+class MaskedThroughASlice(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part = self.a[1:]
+        part[x[0, 1:] > 0] = 0.25
+        self.b[:2][torch.tensor([1])] = x[1, :1]
+        return x + self.a + self.b
+
+
+def test_elements_of_a_slice_are_assigned_and_the_rest_of_the_buffer_stays(roll):
+    roll(MaskedThroughASlice())
+
+
+class Overwritten(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + self.b
+        self.a.copy_(x[0])
+        self.b = self.a * 2.0
+        return y
+
+
+def test_a_buffer_that_is_overwritten_before_it_is_read_keeps_its_input(roll):
+    assert {state.name for state in roll(Overwritten()).states} == {"a", "b"}
+
+
+class NamedLikeAnInput(Base):
+    def __init__(self):
+        super().__init__()
+        for name in ("n", "f", "cond", "value_1", "given_0", "made_0"):
+            self.register_buffer(name, torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for n in range(3):
+            f = x * n
+            if f.sum() > 0:
+                self.a = self.a + f[0] * self.n * self.f
+        return self.a * self.cond * self.value_1 + self.given_0 * self.made_0
+
+
+def test_weights_that_are_named_like_what_is_computed(roll):
+    roll(NamedLikeAnInput())
+
+
+class Diagonals(Base):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("m", torch.arange(12).reshape(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.m.diagonal(1).mul_(-1)
+        return x.sum() + torch.diagonal(self.m, 1).float() + torch.diagonal(self.m, -1).sum()
+
+
+def test_a_diagonal_of_integers_is_read_and_written(roll):
+    roll(Diagonals())
+
+
+class Ranks(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x
+        if x.sum() > 0:
+            y = y + self.a
+        for _ in range(int(self.t) % 2 + 1):
+            y = y.flatten()[1:].reshape(-1)
+            y = torch.cat([y, self.b[:1]]).reshape(2, 3)
+            self.a[1] = y[0, 0]
+        self.t += 1
+        return y.flatten(0, 1)
+
+
+def test_ranks_are_kept_through_branches_and_loops(roll):
+    roll(Ranks())
+
+
+class NestedNumbers(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.a = self.a.scatter(0, torch.tensor([2, 0]), x[0, :2])
+        y = x.scatter(1, torch.tensor([[2], [0]]), self.a[:2].reshape(2, 1))
+        if y.sum() > 0:
+            self.b = y[0]
+        return y + self.b
+
+
+def test_tensors_of_nested_lists_of_numbers(roll):
+    roll(NestedNumbers())
+
+
+class LeftEarly(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        for i in range(4):
+            step = torch.tanh(x[0]) * float(i)
+            if i == int(self.t) % 3:
+                continue
+            self.a = self.a * 0.5 + step
+            if self.a.sum() > 2.0:
+                break
+            if self.t % 5 == 0:
+                return x - step
+        return x + self.a
+
+
+def test_loops_that_are_left_by_break_continue_and_return(roll):
+    roll(LeftEarly(), steps=12)
+
+
+class Data(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.a.data.add_(x[0])
+        self.b.detach().mul_(0.5)
+        return x + self.a + self.b
+
+
+def test_writes_through_data_and_detach(roll):
+    roll(Data())
+
+
+class Rows(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = [x[0], x[1]]
+        for _ in range(int(self.t) % 3 + 1):
+            rows[1] = rows[0] * 0.5 + self.a
+            rows[0] = torch.tanh(rows[1])
+            self.a = self.a * 0.5 + rows[1]
+        self.t += 1
+        return torch.stack(rows)
+
+
+def test_items_of_a_list_are_assigned_in_a_loop(roll):
+    roll(Rows())
+
+
+class DoubleList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("z", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outs: list[torch.Tensor] = []
+        for row in x:
+            self.z = self.z * 0.5 + row
+            outs.append(self.z)
+        return torch.stack(outs)
+
+
+def test_a_list_of_float64_that_grows_in_a_loop(roll):
+    roll(DoubleList(), dtype=torch.float64)
