@@ -178,3 +178,17 @@ class DoubleList(nn.Module):
 
 def test_a_list_of_float64_that_grows_in_a_loop(roll):
     roll(DoubleList(), dtype=torch.float64)
+
+
+class GrownByCat(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x[:0]
+        for i in range(x.shape[0]):
+            y = torch.cat([y, x[i : i + 1] + self.a])
+            if y.sum() > 0:
+                self.a = self.a * 0.5 + x[i]
+        return y
+
+
+def test_a_tensor_that_grows_by_cat_in_a_loop(roll):
+    roll(GrownByCat())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +68,7 @@ def make_explicit(
     fused = any(jit.has_kind(scripted.graph, kind) for kind in _FUSED)
     writer = Writer(sizes, has_fast_path=fused)
     fixed = fixed_sizes(reference.axes)
-    with sizes.active():
+    with sizes.active(), _no_collections():
         attributes = Attributes(writer, scripted.module, reference.states, fixed)
         inputs = {
             value.name: _input(writer, value.name, fix_axes(value.shape, fixed), value.dtype)
@@ -92,6 +94,18 @@ def make_explicit(
     graph, weights = _finished(writer, attributes, [*results, *after], len(names) + len(inputs))
     program = ScriptProgram(graph, weights, tuple(inputs), scripted.outputs, names, ports)
     return Explicit(program, unseen)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Do not look for garbage: what a rewrite makes lives to its end, and is walked in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _input(writer: Writer, name: str, shape: Shape, dtype: torch.dtype) -> Ref:

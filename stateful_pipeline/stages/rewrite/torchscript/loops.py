@@ -106,6 +106,7 @@ class _Attempt:
         self._block = self.node.addBlock()
         self._index = self._block.addInputToBlock()
         self._index.setType(jit.INT)
+        self._begun = writer.moment()
         self._starts: dict[Any, Any] = {}  # what is carried, to its content in the body
         self._ends: dict[Name, Any] = {}  # what names mean at the end
 
@@ -274,11 +275,15 @@ class _Attempt:
         return done
 
     def _note_stale(self) -> bool:
+        """Note objects that are stale at the end; return whether that changes the body.
+
+        It does not where the body never reads them: the next iteration does not either.
+        """
         done = True
         for root, (stale, place) in self._scope.stale.items():
             if stale and self._outer.sees(root.scope) and root not in self._carried.stale:
                 self._carried.stale[root] = place
-                done = False
+                done = done and not self._writer.was_read_since(root, self._begun)
         return done
 
     def _end(self) -> bool:
@@ -299,7 +304,7 @@ class _Attempt:
             fake = self._writer.sizes.join(start.fake, content.fake)
             if isinstance(start, Opaque) and start.fake is None:
                 fake = content.fake  # the list was empty
-            if not _same(fake, start.fake):
+            if fake is not start.fake and not _same(fake, start.fake):
                 self._carried.fakes[what] = fake
                 done = False
         for value in values:

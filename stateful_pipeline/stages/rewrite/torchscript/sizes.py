@@ -45,6 +45,7 @@ class Sizes:
         self._env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
         self._mode = FakeTensorMode(shape_env=self._env)
         self._symbols: dict[str, Any] = {}
+        self._any: set[str] = set()
         self.names: dict[str, str] = {}
         """Symbol to axis name."""
 
@@ -102,17 +103,27 @@ class Sizes:
         return result
 
     def join(self, a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-        """Return a fake tensor that stands for either: sizes that differ become unknown."""
+        """Return a fake tensor that stands for either: sizes that differ become unknown.
+
+        A size of ``a`` that became unknown here stays what it is: it stands for any size.
+        """
         if a is None or b is None or a.dtype != b.dtype or a.dim() != b.dim():
             return None
-        if same_shape(a, b):
+        pairs = list(zip(a.shape, b.shape, strict=True))
+        if all(self._is_any(x) or same_size(x, y) for x, y in pairs):
             return a
-        sizes = [
-            x if same_size(x, y) else self.unknown_size()
-            for x, y in zip(a.shape, b.shape, strict=True)
-        ]
+        sizes = [x if self._is_any(x) or same_size(x, y) else self._any_size() for x, y in pairs]
         with self._mode:
             return a.new_empty(sizes)
+
+    def _any_size(self) -> Any:
+        size = self.unknown_size()
+        self._any.add(str(size.node.expr))
+        return size
+
+    def _is_any(self, size: Any) -> bool:
+        """Whether ``size`` is one that :meth:`join` made, for whatever comes."""
+        return not isinstance(size, int) and str(size.node.expr) in self._any
 
     def with_unknown(self, fake: torch.Tensor, dim: int) -> torch.Tensor:
         """Return a fake tensor like ``fake`` whose size along ``dim`` depends on values."""

@@ -76,6 +76,8 @@ class Writer:
         self.scope = Scope()
         self.node: Node | None = None
         self.aliases = Aliases()
+        self._moment = 0
+        self._last_read: dict[Root, int] = {}
 
     # --- places and refusals -----------------------------------------------------------------
 
@@ -303,7 +305,17 @@ class Writer:
                 place=self.place or since,
                 hint="clone() what is kept, or store with an assignment instead of in place",
             )
+        self._last_read[root] = self._moment
         return self.scope.content(root)
+
+    def moment(self) -> int:
+        """Return a moment for :meth:`was_read_since`."""
+        self._moment += 1
+        return self._moment
+
+    def was_read_since(self, root: Root, moment: int) -> bool:
+        """Whether the content of ``root`` was asked for since ``moment``."""
+        return self._last_read.get(root, -1) >= moment
 
     def read(self, ref: Ref) -> Held:
         """Return what a reference holds now."""
