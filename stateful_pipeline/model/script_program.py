@@ -14,6 +14,7 @@ import torch
 
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.model import jit
+from stateful_pipeline.model.interpreted import interpretable
 from stateful_pipeline.model.program import Port, identifier
 from stateful_pipeline.model.reference import Tensors
 
@@ -42,6 +43,7 @@ class ScriptProgram:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_function", jit.function_of(self.graph))
+        object.__setattr__(self, "_runnable", jit.function_of(interpretable(self.graph)))
 
     def given(self) -> list[Port]:
         """Describe the states before a call, then the inputs."""
@@ -81,7 +83,7 @@ class ScriptProgram:
         arguments = self.arguments(states, inputs)
         try:
             with torch.no_grad(), jit.plain_execution():
-                results = list(self.function(*arguments))
+                results = list(self._runnable(*arguments))  # type: ignore[attr-defined]
         except RuntimeError as error:  # the interpreter fails on some valid nests of loops
             raise StageError(
                 f"PyTorch's TorchScript interpreter cannot run the rewritten graph: {error}",

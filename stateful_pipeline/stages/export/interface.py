@@ -68,6 +68,7 @@ def rename_io(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) ->
     graph = model.graph
     for every in model.graphs():
         _separate_outputs(every)
+    _part_names(model)
     outside = [*graph.inputs, *graph.outputs]
     fixed = {id(value) for value in outside}
     inside = [value for value in _values(model) if id(value) not in fixed]
@@ -101,6 +102,19 @@ def _separate_outputs(graph: ir.Graph) -> None:
             graph.append(node)
             graph.outputs[index] = node.outputs[0]
         taken.add(id(value))
+
+
+def _part_names(model: ir.Model) -> None:
+    """Let no two values have the same name, also not in different graphs of the model."""
+    weights = [v for graph in model.graphs() for v in graph.initializers.values()]
+    every = {id(value): value for value in (*weights, *_values(model))}.values()
+    taken = {value.name for value in every}
+    seen: set[str | None] = {None}
+    for value in every:
+        if value.name in seen:
+            value.name = next(n for n in _other_names(value.name or "unnamed") if n not in taken)
+            taken.add(value.name)
+        seen.add(value.name)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

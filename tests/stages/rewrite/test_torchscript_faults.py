@@ -1,5 +1,6 @@
 """Faults that random programs found, each as the smallest module that shows it."""
 
+import onnx
 import torch
 from torch import nn
 
@@ -192,3 +193,52 @@ class GrownByCat(Base):
 
 def test_a_tensor_that_grows_by_cat_in_a_loop(roll):
     roll(GrownByCat())
+
+
+class ConstantCondition(Base):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("gain", torch.tensor([0.5, 2.0, 1.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        for _ in range(int(self.t) % 3):
+            if self.gain.sum() > 3.0:
+                self.a = self.a * 0.5 + x[0]
+            else:
+                self.a = self.a - 1.0
+            if bool(self.gain[1] < self.gain[0]):
+                self.b = self.b + 1.0
+        return x + self.a * self.gain + self.b
+
+
+def test_a_branch_whose_condition_depends_on_weights_alone_is_decided(roll, tmp_path):
+    roll(ConstantCondition())
+    # ONNX Runtime folds the condition and crashes on some such branches.
+    assert {node.op_type for node in nodes(onnx.load(tmp_path / "m.onnx").graph)} & {"If"} == set()
+
+
+def nodes(graph):
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes(attribute.g)
+
+
+class BroadcastThenViewed(Base):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("m", torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.m.copy_(torch.tanh(x[:, :1].reshape(2)).sum())
+        self.m.t().copy_(x[0, :1])
+        self.m.view(2, 6)[1] += 0.5
+        row = self.m.view(-1)
+        for i in range(3):
+            row[i + 1] = 0.25 * i
+        return x + self.m.sum(1)
+
+
+def test_a_broadcast_copy_leaves_a_tensor_where_it_lies_in_memory(roll):
+    roll(BroadcastThenViewed())

@@ -125,7 +125,8 @@ class Attributes:
             # What eager calls write to must not be what the program reads.
             kept = isinstance(tensor, nn.Parameter)
             self.weights[path] = tensor.detach() if kept else tensor.detach().clone()
-            self._by_tensor[id(tensor)] = self._new(f"'{path}'", path, Held(value, fake))
+            held = Held(value, fake, real=self.weights[path])
+            self._by_tensor[id(tensor)] = self._new(f"'{path}'", path, held)
         return self._by_tensor[id(tensor)]
 
     # --- stores ------------------------------------------------------------------------------

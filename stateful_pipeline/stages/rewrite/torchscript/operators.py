@@ -25,7 +25,7 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Ref,
 )
 from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
-from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+from stateful_pipeline.stages.rewrite.torchscript.writer import UnknownFakeError, Writer
 from stateful_pipeline.stages.rewrite.torchscript.writes import write_in_place
 
 _PERHAPS = frozenset(
@@ -54,7 +54,7 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
         return write_in_place(writer, kind, schema, inputs)[: node.outputsSize()]
     types = [output.type() for output in node.outputs()]
     if not any(jit.is_tensor_type(t) or jit.is_list_type(t) for t in types):
-        known = fold(kind, overload, inputs, writer.scope)
+        known = _folded(writer, kind, overload, inputs)
         if known is not None:
             return [known]
         value = symbolic(kind, inputs)
@@ -65,7 +65,16 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
             return [Plain(output, writer.scope, value)]
     fakes = writer.try_out(kind, overload, inputs)
     seen = _view(writer, node, schema, inputs, fakes)
-    return seen if seen is not None else _pure(writer, kind, inputs, types, fakes)
+    return seen if seen is not None else _pure(writer, kind, overload, inputs, types, fakes)
+
+
+def _folded(writer: Writer, kind: str, overload: str, inputs: list[Any]) -> Known | None:
+    """Return a number that constants and weights determine, or None."""
+    try:
+        given = [writer.known(what) for what in inputs]
+    except UnknownFakeError:
+        return None
+    return fold(kind, overload, given)
 
 
 def _refuse_randomness(writer: Writer, kind: str, schema: Any, inputs: list[Any]) -> None:
@@ -169,7 +178,9 @@ def _frozen(writer: Writer, argument: Any) -> Any:
 # --- pure operators --------------------------------------------------------------------------
 
 
-def _pure(writer: Writer, kind: str, inputs: list[Any], types: list[Any], fakes: Any) -> list[Any]:
+def _pure(
+    writer: Writer, kind: str, overload: str, inputs: list[Any], types: list[Any], fakes: Any
+) -> list[Any]:
     values = [writer.value(what) for what in inputs]
     several = fakes if isinstance(fakes, tuple) and len(types) > 1 else (fakes,) * len(types)
     out_types = [
@@ -186,15 +197,18 @@ def _pure(writer: Writer, kind: str, inputs: list[Any], types: list[Any], fakes:
         if unsure and isinstance(what, Ref)
         for root in writer.sources_of(what.base)
     )
+    real = writer.computed(kind, overload, inputs) if len(outputs) == 1 else None
     return [
-        _meaning(writer, output, kind_, fake, sources)
+        _meaning(writer, output, kind_, fake, sources, real)
         for output, kind_, fake in zip(outputs, types, several, strict=True)
     ]
 
 
-def _meaning(writer: Writer, output: Any, kind: Any, fake: Any, sources: Any) -> Any:
+def _meaning(
+    writer: Writer, output: Any, kind: Any, fake: Any, sources: Any, real: torch.Tensor | None
+) -> Any:
     if jit.is_tensor_type(kind):
-        held = Held(output, fake if isinstance(fake, torch.Tensor) else None)
+        held = Held(output, fake if isinstance(fake, torch.Tensor) else None, real)
         return Ref(writer.new_root(held, "a tensor", sources))
     if jit.is_list_type(kind):
         return _list(writer, output, jit.element_type(kind), fake)

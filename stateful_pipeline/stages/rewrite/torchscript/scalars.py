@@ -13,15 +13,12 @@ from typing import Any
 import torch
 
 from stateful_pipeline.model import jit
-from stateful_pipeline.stages.rewrite.torchscript.scope import Scope
 from stateful_pipeline.stages.rewrite.torchscript.sizes import decided
 from stateful_pipeline.stages.rewrite.torchscript.values import (
-    Elements,
     Known,
     Plain,
     Ref,
     Root,
-    Sequence,
 )
 
 _SYMBOLIC: dict[str, Callable[..., Any]] = {
@@ -68,32 +65,23 @@ def _is_one(a: Ref, b: Ref) -> bool:
     return all(isinstance(x.base, Root) and not x.base.sources for x in (a, b))
 
 
-def fold(kind: str, overload: str, arguments: list[Any], scope: Scope) -> Known | None:
-    """Return the result of an operator on constants, or None if it has to be written."""
+def fold(kind: str, overload: str, arguments: list[Any]) -> Known | None:
+    """Return the result of an operator, or None if it is no number, flag or string.
+
+    Args:
+        kind: The operator.
+        overload: Its overload.
+        arguments: Numbers, flags, strings, lists of them, and tensors.
+    """
     function = jit.operator(kind, overload)
     if function is None or not arguments:
         return None
     try:
-        values = [_constant(argument, scope) for argument in arguments]
-    except TypeError:
-        return None
-    try:
-        result = function(*values)
+        result = function(*arguments)
     except Exception:  # noqa: BLE001 - eager raises it too, if it ever gets there
         return None
     plain = isinstance(result, bool | int | float | str | torch.device) or result is None
     return Known(result) if plain else None
-
-
-def _constant(argument: Any, scope: Scope) -> Any:
-    """Return a constant, or a list of them; raise TypeError if it is none."""
-    if isinstance(argument, Known):
-        return argument.value
-    if isinstance(argument, Sequence):
-        content = scope.content(argument.root)
-        if isinstance(content, Elements):
-            return [_constant(item, scope) for item in content.items]
-    raise TypeError
 
 
 def symbolic(kind: str, arguments: list[Any]) -> Any:

@@ -102,6 +102,13 @@ class Sizes:
             return self.like(result)  # an operator that makes a tensor from numbers
         return result
 
+    def compute(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Return what ``function`` gives for real tensors, or None if it raises."""
+        try:
+            return function(*arguments)
+        except Exception:  # noqa: BLE001 - eager raises it too, if it ever gets there
+            return None
+
     def join(self, a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
         """Return a fake tensor that stands for either: sizes that differ become unknown.
 

@@ -159,10 +159,14 @@ class Unusable:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What a tensor object holds: a value of the new graph, and a fake tensor like it."""
+    """What a tensor object holds: a value of the new graph, and a fake tensor like it.
+
+    ``real`` is the tensor itself where it depends on weights and constants alone.
+    """
 
     value: Value
     fake: torch.Tensor | None
+    real: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from stateful_pipeline.stages.rewrite.torchscript.branches import choose
 from stateful_pipeline.stages.rewrite.torchscript.sizes import same_shape
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -43,7 +45,14 @@ def write(writer: Writer, ref: Ref, held: Held) -> None:
     elif isinstance(ref.base, Choice):
         _write_choice(writer, ref.base, held)
     else:
-        writer.store(ref.base, held)
+        before = writer.scope.content(ref.base)
+        assert isinstance(before, Held)
+        writer.store(ref.base, Held(held.value, _in_place(writer, before.fake), held.real))
+
+
+def _in_place(writer: Writer, before: torch.Tensor | None) -> torch.Tensor | None:
+    """Return what is known of a tensor after a write to it: it lies in memory as before."""
+    return None if before is None else writer.sizes.like(before)
 
 
 def _write_choice(writer: Writer, base: Choice, held: Held) -> None:

@@ -42,6 +42,13 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
 
 _JOINS = frozenset({"aten::stack", "aten::cat", "aten::concat"})
 """Operators on a list of tensors whose result is as long along a dimension as the list."""
+_MOST_COMPUTED = 1 << 20
+"""Elements of weights beyond which nothing is computed from them here."""
+_RESHAPES = {
+    ("aten::view", ""): ("aten::reshape", ""),
+    ("aten::view_as", ""): ("aten::reshape_as", ""),
+}
+"""What gives the same elements, however the value that takes a tensor's place lies in memory."""
 _FROM_NUMBERS = frozenset({"aten::tensor", "aten::as_tensor"})
 
 
@@ -53,7 +60,7 @@ def _as_number(fake: Any) -> Any:
 
 
 class UnknownFakeError(Exception):
-    """An argument of which nothing is known that an operator could be tried with."""
+    """An argument of which not enough is known to try an operator, or to compute it."""
 
 
 class Writer:
@@ -134,7 +141,7 @@ class Writer:
 
     def tensor_constant(self, value: torch.Tensor) -> Held:
         """Write a constant tensor."""
-        return Held(self.graph.insertConstant(value), self.sizes.like(value))
+        return Held(self.graph.insertConstant(value), self.sizes.like(value), real=value)
 
     def list_value(self, items: Sequence[Value], element: Any) -> Value:
         """Write a list."""
@@ -146,7 +153,40 @@ class Writer:
         fake = self.try_out(kind, overload, arguments)
         fake = fake if isinstance(fake, torch.Tensor) else None
         [output] = self.node_of(kind, values, [jit.tensor_type(fake)])
-        return Held(output, fake)
+        return Held(output, fake, self.computed(kind, overload, arguments))
+
+    def computed(self, kind: str, overload: str, arguments: Sequence[Any]) -> torch.Tensor | None:
+        """Return the tensor that an operator gives, where weights and constants determine it."""
+        function = jit.operator(kind, overload)
+        if function is None:
+            return None
+        try:
+            given = [self.known(argument) for argument in arguments]
+        except UnknownFakeError:
+            return None
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        if not tensors or sum(tensor.numel() for tensor in tensors) > _MOST_COMPUTED:
+            return None
+        positional, keywords = jit.split_arguments(kind, overload, given)
+        made = self.sizes.compute(lambda *each: function(*each, **keywords), positional)
+        return made if isinstance(made, torch.Tensor) else None
+
+    def known(self, what: Any) -> Any:
+        """Return the number, the list or the tensor that ``what`` always is.
+
+        Raises:
+            UnknownFakeError: It depends on inputs or states.
+        """
+        if isinstance(what, Known):
+            return what.value
+        if isinstance(what, Listing):
+            return [self.known(item) for item in what.items]
+        if isinstance(what, List) and isinstance(self.content(what.root), Elements):
+            return [self.known(item) for item in self.content(what.root).items]
+        held = self.read(what) if isinstance(what, Ref) else what
+        if isinstance(held, Held) and held.real is not None:
+            return held.real
+        raise UnknownFakeError
 
     def number(self, kind: str, held: Held) -> Plain:
         """Write an operator that gives an integer about a tensor."""
@@ -359,7 +399,8 @@ class Writer:
         arguments = list(link.arguments)
         arguments[link.position] = held
         if link.item is None:
-            return self.tensor_op(link.kind, link.overload, *arguments)
+            kind, overload = _RESHAPES.get((link.kind, link.overload), (link.kind, link.overload))
+            return self.tensor_op(kind, overload, *arguments)
         fakes = self.try_out(link.kind, link.overload, arguments)
         values = [self.value(argument) for argument in arguments]
         [listed] = self.node_of(link.kind, values, [jit.list_type(jit.TENSOR)])
