@@ -11,6 +11,7 @@ symbolic and the graph keeps one node.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,10 @@ import torch
 
 from stateful_pipeline.errors import StageError
 
+_BUILDING = "torch.onnx._internal.exporter._building"
 TRIED_ON = ("2.13",)
+NUMBER = "stateful_pipeline.number"
+"""The key under which :func:`numbers_kept` notes Python's floats."""
 
 
 def require_supported() -> None:
@@ -122,6 +126,28 @@ def symbolic_shapes() -> Iterator[None]:
             _put_back(registry, op, decomposition)
             _put_back(op.py_kernels, key, kernel)
             op._dispatch_cache.clear()
+
+
+@contextmanager
+def numbers_kept() -> Iterator[None]:
+    """Let the ONNX exporter note, at each constant that it makes from a Python float, this float.
+
+    It is in ``value.meta[NUMBER]`` of the constant's value.
+    """
+    building: Any = importlib.import_module(_BUILDING)  # it loads onnxscript
+    original = building._get_or_create_constant
+
+    def noting(farm: Any, number: Any, dtype: Any, opset: Any) -> Any:
+        made = original(farm, number, dtype, opset)
+        if isinstance(number, float):
+            made.meta[NUMBER] = number
+        return made
+
+    building._get_or_create_constant = noting
+    try:
+        yield
+    finally:
+        building._get_or_create_constant = original
 
 
 def _put_back(table: dict[Any, Any], key: Any, value: Any) -> None:

@@ -21,7 +21,8 @@ import torch
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place, user_place
-from stateful_pipeline.model.torch_internals import symbolic_shapes
+from stateful_pipeline.model.torch_internals import numbers_kept, symbolic_shapes
+from stateful_pipeline.stages.export.numbers import restore_numbers
 from stateful_pipeline.stages.export.rnn import translations
 from stateful_pipeline.stages.export.simplify import simplify
 
@@ -37,7 +38,7 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
         StageError: An operator has no ONNX form, or the exporter failed; with the user's line.
     """
     _refuse_projections(program)
-    with torch.no_grad(), symbolic_shapes(), _silence():
+    with torch.no_grad(), symbolic_shapes(), numbers_kept(), _silence():
         try:
             exported = torch.onnx.export(
                 program.exported,
@@ -49,6 +50,7 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
                 custom_translation_table=translations(),
             )
             assert exported is not None  # only the legacy exporter returns None
+            restore_numbers(exported.model)
             simplify(exported.model)
         except Exception as error:  # the exporter raises its own and torch's errors
             raise _refusal(error, program) from error

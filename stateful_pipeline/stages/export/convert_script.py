@@ -25,6 +25,7 @@ from stateful_pipeline.model.arrays import dtype_name
 from stateful_pipeline.model.program import Port
 from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.stages.export.interface import onnx_dtype
+from stateful_pipeline.stages.export.promotion import with_promoted_operands
 from stateful_pipeline.stages.export.symbolics import EMPTY_LIST, MARK, RENAMED, registered
 
 NEWEST = 20
@@ -50,7 +51,7 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     buffer = io.BytesIO()
     written = min(opset, NEWEST)
     graph = jit.with_typed_lists(jit.with_kinds(program.graph, RENAMED), EMPTY_LIST)
-    graph = jit.with_marks(graph, MARK)
+    graph = jit.with_marks(with_promoted_operands(graph), MARK)
     with torch.no_grad(), _silence(), registered(written):
         try:
             torch.onnx.export(
