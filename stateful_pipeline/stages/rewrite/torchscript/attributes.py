@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import StateError
+from stateful_pipeline.errors import Place, StateError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.program import identifier
 from stateful_pipeline.model.reference import StateDef
@@ -21,6 +21,7 @@ from stateful_pipeline.model.sizes import fix_axes
 from stateful_pipeline.stages.rewrite.torchscript.scope import Scope, Slot
 from stateful_pipeline.stages.rewrite.torchscript.values import (
     Elements,
+    Group,
     Held,
     Known,
     Object,
@@ -43,6 +44,11 @@ class Attributes:
 
     Attributes:
         weights: The weights that were loaded, by the name of their input, in the order of inputs.
+        initial: What each attribute that was loaded held before the call, item by item, by path.
+        first: What each object held before the call.
+        names: Each object's path.
+        tensors: The module's own tensors.
+        stored_at: The first line that stores to an attribute.
     """
 
     def __init__(
@@ -56,10 +62,11 @@ class Attributes:
         self._outermost: Scope = writer.scope
         self._by_path: dict[str, Root] = {}
         self._by_tensor: dict[int, Root] = {}
-        self._names: dict[Root, str] = {}
-        self._initial: dict[Slot, Any] = {}
-        self._first: dict[Root, Any] = {}
-        self._kept: list[torch.Tensor] = []
+        self.names: dict[Root, str] = {}
+        self.initial: dict[Slot, dict[str, Any]] = {}
+        self.first: dict[Root, Any] = {}
+        self.tensors: dict[Root, torch.Tensor] = {}
+        self.stored_at: dict[Slot, Place | None] = {}
         self.weights: dict[str, torch.Tensor] = {}
         for state in states:
             value = writer.graph.addInput(identifier(f"{state.name}_in"))
@@ -70,8 +77,8 @@ class Attributes:
 
     def _new(self, origin: str, path: str, content: Any) -> Root:
         root = Root(origin, self._outermost)
-        self._outermost.contents[root] = self._first[root] = content
-        self._names[root] = path
+        self._outermost.contents[root] = self.first[root] = content
+        self.names[root] = path
         return root
 
     # --- loads -------------------------------------------------------------------------------
@@ -81,8 +88,9 @@ class Attributes:
         slot = (path, name)
         known = self._writer.scope.pointer(slot)
         if known is None:
-            known = self._held_at(f"{path}.{name}" if path else name, self._value(slot))
-            self._outermost.pointers[slot] = self._initial[slot] = known
+            full = joined(slot)
+            known = self._outermost.pointers[slot] = self._held_at(full, self._value(slot))
+            self.initial[slot] = dict(self.leaves(full, known))
         return known
 
     def _value(self, slot: Slot) -> Any:
@@ -99,6 +107,8 @@ class Attributes:
             return Ref(self._tensor(path, value))
         if isinstance(value, list | tuple):
             items = tuple(self._held_at(f"{path}.{i}", item) for i, item in enumerate(value))
+            if isinstance(value, tuple):
+                return Group(items)
             kinds = [jit.TENSOR if isinstance(item, Ref) else None for item in items]
             element = kinds[0] if kinds and kinds[0] is not None else _element(value)
             return List(self._new(f"'{path}'", path, Elements(items)), element)
@@ -116,9 +126,9 @@ class Attributes:
 
     def _tensor(self, path: str, tensor: torch.Tensor) -> Root:
         if path in self._by_path:
+            self.tensors[self._by_path[path]] = tensor
             return self._by_path[path]
         if id(tensor) not in self._by_tensor:
-            self._kept.append(tensor)  # so that its identity stays its own
             value = self._writer.graph.addInput(identifier(path))
             fake = self._writer.sizes.like(tensor)
             value.setType(jit.tensor_type(fake))
@@ -126,8 +136,29 @@ class Attributes:
             kept = isinstance(tensor, nn.Parameter)
             self.weights[path] = tensor.detach() if kept else tensor.detach().clone()
             held = Held(value, fake, real=self.weights[path])
-            self._by_tensor[id(tensor)] = self._new(f"'{path}'", path, held)
+            root = self._by_tensor[id(tensor)] = self._new(f"'{path}'", path, held)
+            self.tensors[root] = tensor  # so that its identity stays its own
         return self._by_tensor[id(tensor)]
+
+    def leaves(self, path: str, what: Any) -> Iterator[tuple[str, Any]]:
+        """Yield what an attribute holds now: itself, or the items of its containers, by path.
+
+        Raises:
+            StateError: A list holds a number of items that depends on values.
+        """
+        if isinstance(what, Group):
+            keys, items = [str(i) for i in range(len(what.items))], what.items
+        elif isinstance(what, List | Table):
+            content = self._writer.content(what.root)
+            if not isinstance(content, Elements):
+                raise StateError("its length changes from call to call", attribute=path)
+            numbers = [str(i) for i in range(len(content.items))]
+            keys, items = [str(key.value) for key in content.keys] or numbers, content.items
+        else:
+            yield path, what
+            return
+        for key, item in zip(keys, items, strict=True):
+            yield from self.leaves(f"{path}.{key}", item)
 
     # --- stores ------------------------------------------------------------------------------
 
@@ -148,6 +179,7 @@ class Attributes:
                 hint="hold it in a tensor: register_buffer, and change it with tensor operators",
             )
         self._writer.scope.pointers[path, name] = what
+        self.stored_at.setdefault((path, name), self._writer.place)
 
     # --- after the call ----------------------------------------------------------------------
 
@@ -177,41 +209,15 @@ class Attributes:
             holder = getattr(holder, parts[0])
             above.append(parts.pop(0))
         what = self.load(".".join(above), parts[0])
-        for part in parts[1:]:
-            content = self._writer.content(what.root)
-            keys = [str(key.value) for key in content.keys] or [
-                str(i) for i in range(len(content.items))
-            ]
-            what = content.items[keys.index(part)]
-        return what
+        leaves = dict(self.leaves(joined((".".join(above), parts[0])), what))
+        if path not in leaves:
+            raise StateError("is not where it was, after the call", attribute=path)
+        return leaves[path]
 
-    def changed(self, ignored: Sequence[str]) -> list[str]:
-        """Return the paths of tensors that the graph changes although they are no states."""
-        scope, known = self._writer.scope, set(self._by_path) | set(ignored)
-        paths = []
-        for slot, first in self._initial.items():
-            path = ".".join(part for part in slot if part)
-            if path not in known and isinstance(first, Ref) and scope.pointer(slot) != first:
-                paths.append(path)
-        for root, content in self._first.items():
-            path = self._names[root]
-            if path in known or scope.content(root) is content:
-                continue
-            if isinstance(content, Held):
-                paths.append(path)
-            elif isinstance(content, Elements):
-                paths += self._changed_items(path, content, scope.content(root), known)
-        return list(dict.fromkeys(paths))
 
-    def _changed_items(
-        self, path: str, before: Elements, after: Any, known: set[str]
-    ) -> Iterator[str]:
-        if not isinstance(after, Elements) or len(after.items) != len(before.items):
-            raise StateError("its length changes from call to call", attribute=path)
-        keys = [str(key.value) for key in before.keys] or map(str, range(len(before.items)))
-        for key, a, b in zip(keys, before.items, after.items, strict=True):
-            if a != b and f"{path}.{key}" not in known:
-                yield f"{path}.{key}"
+def joined(slot: Slot) -> str:
+    """Return the path of an attribute."""
+    return ".".join(filter(None, slot))
 
 
 def _element(value: Sequence[Any]) -> Any:

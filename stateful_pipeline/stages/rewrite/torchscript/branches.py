@@ -197,7 +197,9 @@ class _Join:
         if isinstance(a, PLAIN) and isinstance(b, PLAIN):
             return self._plain(a, b)
         if isinstance(a, List) and isinstance(b, List):
-            return self._lists(a, b)
+            return List(self._containers(a.root, b.root), a.element)
+        if isinstance(a, Table) and isinstance(b, Table):
+            return Table(self._containers(a.root, b.root))
         if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
             return Group(tuple(self.join(x, y) for x, y in zip(a.items, b.items, strict=True)))
         return self._unlike(_words(a), _words(b))
@@ -240,12 +242,10 @@ class _Join:
         same = all(_is_size(x) for x in fakes) and same_size(*fakes)
         return Plain(self._output(*values), self._outer, fakes[0] if same else None)
 
-    def _lists(self, a: List, b: List) -> List:
-        content = self._content(
-            a.root, self._left.scope.content(a.root), self._right.scope.content(b.root)
-        )
-        sources = self._writer.sources_of(a.root) | self._writer.sources_of(b.root)
-        return List(self._writer.new_root(content, "a list", sources), a.element)
+    def _containers(self, a: Root, b: Root) -> Root:
+        content = self._content(a, self._left.scope.content(a), self._right.scope.content(b))
+        sources = self._writer.sources_of(a) | self._writer.sources_of(b)
+        return self._writer.new_root(content, a.origin, sources)
 
     def _tensors(self, a: Ref, b: Ref) -> Ref:
         """Return a reference that is ``a`` or ``b``."""

@@ -21,6 +21,7 @@ from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.model.scripting import Scripted
 from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
+from stateful_pipeline.stages.rewrite.torchscript.changes import Changes
 from stateful_pipeline.stages.rewrite.torchscript.containers import new_list
 from stateful_pipeline.stages.rewrite.torchscript.rewriter import Rewriter
 from stateful_pipeline.stages.rewrite.torchscript.sizes import Sizes
@@ -78,8 +79,8 @@ def make_explicit(
         outputs = rewriter.run(
             scripted.graph, [Object(""), *_arguments(writer, scripted, reference, inputs)]
         )
-        ignored = (*reference.scratch,)
-        unseen = tuple(attributes.changed(ignored))
+        known = {*reference.scratch, *(path for s in reference.states for path in s.paths)}
+        unseen = tuple(p for p in Changes(writer, attributes).changed() if p not in known)
         results = [writer.read(ref) for what in outputs for ref in _tensors(writer, what)]
         after = list(attributes.after())
     _refuse_fixed(sizes)

@@ -71,6 +71,7 @@ class Writer:
         sizes: Infers dtypes and sizes.
         scope: What is known in the block that is being written.
         aliases: Which objects may be the same.
+        written_at: The first line that writes in place to an object.
         node: The node of the old graph that is being rewritten.
         has_fast_path: Whether the old graph has fused kernels of Transformer layers, which no
             exporter knows; PyTorch takes the plain operators beside them where gradients flow.
@@ -83,6 +84,7 @@ class Writer:
         self.scope = Scope()
         self.node: Node | None = None
         self.aliases = Aliases()
+        self.written_at: dict[Root, Place | None] = {}
         self._moment = 0
         self._last_read: dict[Root, int] = {}
 
@@ -413,6 +415,7 @@ class Writer:
     def store(self, root: Root, content: Any) -> None:
         """Let an object hold something else; what may be the same object becomes stale."""
         self.scope.contents[root] = content
+        self.written_at.setdefault(root, self.place)
         self.scope.refresh(root)
         for other in self.aliases.affected(root):
             self.scope.spoil(other, self.place)

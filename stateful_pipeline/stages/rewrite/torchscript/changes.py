@@ -1,0 +1,131 @@
+"""What a call changes in a module, and what of it the next call could not carry on.
+
+States are values that the graph takes and gives.  Two of them are apart, so a module whose
+attributes become the same tensor, or share memory, is refused where a write in place to one of them
+would have to reach the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import StateError
+from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes, joined
+from stateful_pipeline.stages.rewrite.torchscript.scope import Slot
+from stateful_pipeline.stages.rewrite.torchscript.values import Held, Ref, Root, roots_of
+from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+
+
+class Changes:
+    """What the graph, written to its end, changes.
+
+    Args:
+        writer: The new graph.
+        attributes: The module's attributes.
+    """
+
+    def __init__(self, writer: Writer, attributes: Attributes) -> None:
+        self._writer, self._attributes = writer, attributes
+        self._written = {
+            root: None
+            for root, first in attributes.first.items()
+            if isinstance(first, Held) and writer.scope.content(root) is not first
+        }
+
+    def changed(self) -> list[str]:
+        """Return the paths of tensors that the graph changes.
+
+        Raises:
+            StateError: A container does not keep its form, or tensors would not stay apart.
+        """
+        paths = [path for slot in self._attributes.initial for path in self._reassigned(slot)]
+        paths += map(self._attributes.names.__getitem__, self._written)
+        self._refuse_shared_memory()
+        self._refuse_meetings()
+        return list(dict.fromkeys(paths))
+
+    def _reassigned(self, slot: Slot) -> Iterator[str]:
+        """Yield the paths at which an attribute holds another tensor than before the call."""
+        before = self._attributes.initial[slot]
+        after = self._after(slot)
+        if before.keys() != after.keys():
+            raise StateError(
+                "a container's length or keys change from call to call",
+                attribute=joined(slot),
+                place=self._attributes.stored_at.get(slot),
+            )
+        for path, first in before.items():
+            if first == after[path]:
+                continue
+            if not isinstance(first, Ref) or not isinstance(after[path], Ref):
+                raise StateError(
+                    "forward stores something to it that is no tensor, or that is one no more",
+                    attribute=path,
+                    place=self._attributes.stored_at.get(slot),
+                    hint="hold numbers in tensors: register_buffer, changed by tensor operators",
+                )
+            yield path
+
+    def _refuse_shared_memory(self) -> None:
+        """Refuse a write in place to a tensor of whose memory another one has a part."""
+        names = self._attributes.names
+        by_storage: dict[int, list[tuple[Root, range]]] = defaultdict(list)
+        for root, tensor in self._attributes.tensors.items():
+            by_storage[tensor.untyped_storage()._cdata].append((root, _extent(tensor)))
+        for together in by_storage.values():
+            for (root, extent), (other, another) in itertools.permutations(together, 2):
+                if root in self._written and _overlap(extent, another):
+                    raise StateError(
+                        f"is written to in place and shares memory with '{names[other]}'",
+                        attribute=names[root],
+                        place=self._writer.written_at.get(root),
+                        hint="keep one of the two, and take the view of it in forward",
+                    )
+
+    def _refuse_meetings(self) -> None:
+        """Refuse two attributes that may be one tensor after the call, and are written in place.
+
+        At the next call, a write to one of them would have to reach the other.
+        """
+        names, aliases = self._attributes.names, self._writer.aliases
+        users: dict[Root, list[tuple[str, Any, Any]]] = defaultdict(list)
+        for slot, before in self._attributes.initial.items():
+            after = self._after(slot)
+            for path, first in before.items():
+                if isinstance(after[path], Ref):
+                    for root in {r for b in roots_of(after[path].base) for r in aliases.above(b)}:
+                        users[root].append((path, first.base, after[path]))
+        for together in users.values():
+            for (a, one, x), (b, other, y) in itertools.combinations(together, 2):
+                found = [r for r in (one, other) if r in self._written and one is not other]
+                if found and aliases.may_be_same(x, y):
+                    raise StateError(
+                        f"may be the same tensor as '{b}' after a call, and a later call writes to "
+                        "it in place",
+                        attribute=a,
+                        place=self._writer.written_at.get(min(found, key=names.__getitem__)),
+                        hint=f"keep them apart: self.{a} = self.{b}.clone()",
+                    )
+
+    def _after(self, slot: Slot) -> dict[str, Any]:
+        """Return what an attribute holds after the call, by path."""
+        meant = self._writer.scope.pointer(slot)
+        return dict(self._attributes.leaves(joined(slot), meant))
+
+
+def _extent(tensor: torch.Tensor) -> range:
+    """Return the elements of its storage between a tensor's first and last."""
+    first = int(tensor.storage_offset())
+    if tensor.numel() == 0:
+        return range(first, first)
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return range(first, first + 1 + sum((int(size) - 1) * int(stride) for size, stride in steps))
+
+
+def _overlap(a: range, b: range) -> bool:
+    return len(a) > 0 and len(b) > 0 and a[0] <= b[-1] and b[0] <= a[-1]
