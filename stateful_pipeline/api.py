@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,8 @@ def _export(
     reference = discovery.reference
     sizes = corner_sizes(axes)[:CHECKED_CORNERS]
     check_equal(program, reference, plan, sizes[:2], CHECKED_STEPS)
+    for place in program.raises:
+        warnings.warn(f"{place} may raise; an engine goes on there", stacklevel=2)
     program = program.with_outputs(names)
     rollouts = schedules(axes, reference.states, CHECKED_CORNERS)
     return export_program(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from stateful_pipeline.dimensions import Dim, Shape
+from stateful_pipeline.errors import Place
 from stateful_pipeline.model.locate import node_place
 from stateful_pipeline.model.program import Port, dim_text, identifier
 from stateful_pipeline.model.reference import Tensors
@@ -38,7 +39,8 @@ class ExportProgram:
         symbols: The name of the axis that each symbol of the program's shapes stands for.
     """
 
-    frontend = "export"
+    frontend: ClassVar[str] = "export"
+    raises: ClassVar[tuple[Place, ...]] = ()
 
     exported: ExportedProgram
     inputs: tuple[str, ...]

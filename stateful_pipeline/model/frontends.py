@@ -100,11 +100,15 @@ def refused_by_all(
     if len(tried) == 1 and not untried:
         return tried[0]
     text = "no front end takes the model"
-    for name, reason in [*untried.items(), *((n, e.message) for n, e in errors.items())]:
+    for name, reason in [*untried.items(), *((n, _reason(e)) for n, e in errors.items())]:
         text += f"\n  {name}: {reason}"
     place = next((error.place for error in tried if error.place is not None), None)
-    hint = next((error.hint for error in tried if error.hint is not None), None)
     lost = next((error for error in tried if isinstance(error, StateError)), None)
     if lost is not None:
-        return StateError(text, attribute=lost.attribute, place=lost.place or place, hint=hint)
-    return StageError(text, stage="script", place=place, hint=hint)
+        return StateError(text, attribute=lost.attribute, place=lost.place or place)
+    return StageError(text, stage="script", place=place)
+
+
+def _reason(error: PipelineError) -> str:
+    """Return why one front end refused, with what to do about it."""
+    return error.message if error.hint is None else f"{error.message} (try: {error.hint})"

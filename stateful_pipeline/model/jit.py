@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 import sys
 import typing
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.onnx._internal.torchscript_exporter import utils as _exporter
 
 from stateful_pipeline.errors import Place, StageError
 
@@ -143,6 +145,17 @@ def remove_repeats(graph: Graph) -> None:
 
 
 @contextmanager
+def exporter_given(results: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Give the ONNX exporter results of the right types, where it would run the graph on zeros."""
+    before = _exporter._get_example_outputs
+    try:
+        _exporter._get_example_outputs = lambda model, arguments: tuple(results)
+        yield
+    finally:
+        _exporter._get_example_outputs = before
+
+
+@contextmanager
 def quiet_exporter() -> Iterator[None]:
     """Keep the ONNX exporter from printing the graph where it fails."""
     before = torch._C._jit_onnx_log
@@ -155,8 +168,44 @@ def quiet_exporter() -> Iterator[None]:
 
 def place_of(node: Node) -> Place | None:
     """Return the line of source that made ``node``, or None if it is not recorded."""
-    found = _PLACE.findall(node.sourceRange() or "")
+    found = _PLACE.findall(_range_of(node))
     return Place(found[0][0], int(found[0][1])) if found else None
+
+
+def _range_of(node: Node) -> str:
+    try:
+        return str(node.sourceRange() or "")
+    except RuntimeError:  # a file holds its source lines apart from its code; they may be damaged
+        return ""
+
+
+def written_place_of(node: Node) -> Place | None:
+    """Return the line of a file that made ``node``, or the last one before it in its block."""
+    place = place_of(node)
+    while place is not None and place.file.startswith("<") and node.prev().kind() != "prim::Return":
+        node = node.prev()
+        place = place_of(node) or place
+    return place
+
+
+def source_of(node: Node) -> str:
+    """Return the first line of the source of ``node``, or nothing if it is not recorded."""
+    lines = _range_of(node).splitlines()
+    for text, mark in itertools.pairwise(lines):
+        if mark.rstrip().endswith("<--- HERE"):
+            start = len(mark) - len(mark.lstrip())
+            return text[start : start + mark.count("~")]
+    return ""
+
+
+def with_python_remainders(graph: Graph) -> Graph:
+    """Return a copy of ``graph`` in which ``a %= b`` is what it is in Python: not ``fmod``."""
+    changed = graph.copy()
+    for old, new in (("aten::fmod_", "aten::remainder_"), ("aten::fmod", "aten::remainder")):
+        for node in changed.findAllNodes(old, recurse=True):
+            if "%=" in source_of(node):
+                _replace(changed, node, new)
+    return changed
 
 
 @functools.lru_cache(maxsize=4096)
@@ -370,14 +419,19 @@ def with_kinds(graph: Graph, kinds: dict[str, str]) -> Graph:
     changed = graph.copy()
     for old, new in kinds.items():
         for node in changed.findAllNodes(old, recurse=True):
-            other = changed.create(new, list(node.inputs()), node.outputsSize())
-            other.copyMetadata(node)
-            other.insertBefore(node)
-            for before, after in zip(node.outputs(), other.outputs(), strict=True):
-                after.setType(before.type())
-                before.replaceAllUsesWith(after)
-            node.destroy()
+            _replace(changed, node, new)
     return changed
+
+
+def _replace(graph: Graph, node: Node, kind: str) -> None:
+    """Let an operator of another kind take the place of ``node``."""
+    other = graph.create(kind, list(node.inputs()), node.outputsSize())
+    other.copyMetadata(node)
+    other.insertBefore(node)
+    for before, after in zip(node.outputs(), other.outputs(), strict=True):
+        after.setType(before.type())
+        before.replaceAllUsesWith(after)
+    node.destroy()
 
 
 def with_typed_lists(graph: Graph, kind: str) -> Graph:

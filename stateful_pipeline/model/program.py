@@ -72,6 +72,11 @@ class Program(Protocol):
         """Run the graph in torch: ``(outputs, new states)``, both by name."""
         ...
 
+    @property
+    def raises(self) -> tuple[Place, ...]:
+        """Lines of the module that raise under a condition; the program goes on there."""
+        ...
+
     def with_outputs(self, names: tuple[str, ...]) -> Program:
         """Return the same with other names of outputs."""
         ...

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stateful_pipeline.errors import StageError
+from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.interpreted import interpretable
 from stateful_pipeline.model.program import Port, identifier
@@ -30,6 +30,7 @@ class ScriptProgram:
         outputs: Names of the module's outputs.
         states: Names of the states.
         ports: The descriptions that :meth:`given` and :meth:`made` return.
+        raises: Lines of the module that raise under a condition; the graph goes on there.
     """
 
     frontend = "torchscript"
@@ -40,6 +41,7 @@ class ScriptProgram:
     outputs: tuple[str, ...]
     states: tuple[str, ...]
     ports: tuple[tuple[Port, ...], tuple[Port, ...]]
+    raises: tuple[Place, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_function", jit.function_of(self.graph))

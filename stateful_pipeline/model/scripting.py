@@ -11,6 +11,7 @@ import torch
 
 from stateful_pipeline.errors import PipelineError, Place, StageError
 from stateful_pipeline.model import jit
+from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.reference import Reference, exact_kernels
@@ -38,6 +39,8 @@ class Scripted:
         parameters: What the entry point takes, without ``self``.
         outputs: Names of what it returns.
         text: Its code, calls inlined.
+        python: Whether eager runs Python's code, which TorchScript compiles to something that is
+            not the same everywhere.
     """
 
     module: torch.jit.ScriptModule
@@ -45,6 +48,7 @@ class Scripted:
     parameters: tuple[Parameter, ...]
     outputs: tuple[str, ...]
     text: str
+    python: bool
 
     def code(self, title: str) -> str:
         """Return the code with ``title`` as its first line, a comment."""
@@ -71,13 +75,17 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
             module = jit.script(reference.module)
             graph = jit.inlined_graph(module, method)
             text = jit.code_of(module, method)
+            python = not isinstance(reference.module, torch.jit.ScriptModule)
+            if python:
+                refuse_dropped_writes(reference.module, method, graph)
+                graph = jit.with_python_remainders(graph)
     except PipelineError:
         raise
     except Exception as error:  # the compiler raises what it likes, and runs the user's code
         raise _refusal(error) from error
     schema = getattr(module, method).schema
     parameters = tuple(Parameter(a.name, a.default_value) for a in schema.arguments[1:])
-    return Scripted(module, graph, parameters, tuple(first.outputs), text)
+    return Scripted(module, graph, parameters, tuple(first.outputs), text, python)
 
 
 def _refusal(error: Exception) -> StageError:

@@ -127,6 +127,10 @@ def _states(summary: Mapping[str, Any]) -> Iterable[str]:
     yield "<h3>Inputs and outputs</h3>" + table(("", "name", "dtype", "shape"), values)
     if axes:
         yield "<h3>Dynamic axes</h3>" + table(("axis", "min", "opt", "max"), axes)
+    places = (summary.get("notes") or {}).get("rewrite", {}).get("never_raised", [])
+    if places:
+        listed = ", ".join(escape(place) for place in places)
+        yield f"<p>In eager mode, forward may raise at {listed}; an engine goes on there.</p>"
     yield "</section>"
 
 

@@ -57,7 +57,8 @@ def build_contract(
         shape, out_shape = before.shape, after.shape
         if not all(_is_known(dim, known) for dim in out_shape):
             raise StateError(
-                "its size after a call depends on values, not on sizes alone",
+                "its size after a call is no formula of the sizes before it: it depends on values, "
+                "or on a branch",
                 attribute=state.name,
                 place=after.place,
                 hint="keep a buffer of the largest size, and count how much of it is used",

@@ -25,7 +25,9 @@ from stateful_pipeline.model.arrays import dtype_name
 from stateful_pipeline.model.program import Port
 from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.stages.export.interface import onnx_dtype
+from stateful_pipeline.stages.export.number_forms import with_number_forms
 from stateful_pipeline.stages.export.promotion import with_promoted_operands
+from stateful_pipeline.stages.export.python_numbers import with_python_numbers
 from stateful_pipeline.stages.export.symbolics import EMPTY_LIST, MARK, RENAMED, registered
 
 NEWEST = 20
@@ -51,8 +53,9 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     buffer = io.BytesIO()
     written = min(opset, NEWEST)
     graph = jit.with_typed_lists(jit.with_kinds(program.graph, RENAMED), EMPTY_LIST)
-    graph = jit.with_marks(with_promoted_operands(graph), MARK)
-    with torch.no_grad(), _silence(), registered(written):
+    graph = jit.with_marks(with_promoted_operands(with_python_numbers(graph)), MARK)
+    results = tuple(map(_example, program.made()))
+    with torch.no_grad(), _silence(), jit.exporter_given(results), registered(written):
         try:
             torch.onnx.export(
                 jit.function_of(graph),
@@ -69,7 +72,7 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
         except Exception as error:  # the exporter raises its own and torch's errors
             raise _refusal(error, program) from error
     model = onnx.load_from_string(buffer.getvalue())
-    model = _raised(model, opset)
+    model = _raised(with_number_forms(model), opset)
     converted = ir.from_proto(model)
     _number_values(converted, program.weights)
     _attach(converted, dict(zip(weights, program.weights.items(), strict=True)))

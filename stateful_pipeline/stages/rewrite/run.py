@@ -36,6 +36,7 @@ def run(artifacts: Artifacts) -> None:
         "steps": equality.steps,
         "max_abs_error": equality.max_abs_error,
         "float64_error": equality.float64_error,
+        "never_raised": [str(place) for place in functional.raises],
     }
     folder = artifacts.folder / "rewrite"
     folder.mkdir(parents=True, exist_ok=True)

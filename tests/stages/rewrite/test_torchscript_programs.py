@@ -28,6 +28,7 @@ from stateful_pipeline.errors import PipelineError, StateError
 
 REASONS = (
     "may be the same tensor, depending on which way a loop went",
+    "may be the same tensor as '.*' after a call",
     "an item of a list that grows in a loop is assigned",
     # Faults of others on some nests of branches and loops; each says so.
     "TorchScript interpreter cannot run the rewritten graph",

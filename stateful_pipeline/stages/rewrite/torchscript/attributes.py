@@ -111,7 +111,9 @@ class Attributes:
                 return Group(items)
             kinds = [jit.TENSOR if isinstance(item, Ref) else None for item in items]
             element = kinds[0] if kinds and kinds[0] is not None else _element(value)
-            return List(self._new(f"'{path}'", path, Elements(items)), element)
+            root = self._new(f"'{path}'", path, Elements(items))
+            root.element = element
+            return List(root)
         if isinstance(value, dict):
             held = tuple(self._held_at(f"{path}.{key}", item) for key, item in value.items())
             keys = tuple(Known(key) for key in value)

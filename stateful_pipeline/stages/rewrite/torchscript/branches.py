@@ -6,7 +6,8 @@ afterwards, so that a later write goes to the right one.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Block, Node, Value
+from stateful_pipeline.stages.rewrite.torchscript.aliases import Family
 from stateful_pipeline.stages.rewrite.torchscript.scope import Scope
 from stateful_pipeline.stages.rewrite.torchscript.sizes import same_size
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -86,6 +88,7 @@ class _Join:
         self._choices: list[tuple[Choice, Held]] = []
         self._made: dict[tuple[Any, Any], Any] = {}
         self._outer_roots: dict[Root, Root] = {}
+        self._either: dict[Root, tuple[Ref, Ref]] = {}
 
     def results(self) -> list[Any]:
         """Join contents, pointers and results, and return the results.
@@ -105,6 +108,7 @@ class _Join:
         )
         contents = self._contents()
         joined = [self.join(a, b) for a, b in pairs]
+        self._keep_apart()
         self._outer.contents |= contents
         self._outer.pointers |= dict(zip(slots, joined, strict=False))
         self._staleness()
@@ -143,18 +147,20 @@ class _Join:
             return Elements(tuple(items), a.keys)
         if (isinstance(a, Elements) and a.keys) or (isinstance(b, Elements) and b.keys):
             raise self._writer.refusal(f"{root.origin} has other keys in one branch")
-        left, right = self._as_list(self._left, a), self._as_list(self._right, b)
+        left = self._as_list(self._left, a, root.element)
+        right = self._as_list(self._right, b, root.element)
         fakes = [content.fake for content in (left, right) if content.fake is not None]
         fake = self._writer.sizes.join(fakes[0], fakes[-1]) if fakes else None
         return Opaque(self._output(left.value, right.value), fake)
 
-    def _as_list(self, side: Side, content: Any) -> Opaque:
+    def _as_list(self, side: Side, content: Any, element: Any) -> Opaque:
         if isinstance(content, Opaque):
             return content
         with self._writer.at(side.block, side.scope):
             values = [self._writer.value(item) for item in content.items]
             refs = [item for item in content.items if isinstance(item, Ref)]
-            element = values[0].type() if values and not refs else jit.TENSOR
+            if values and not refs:
+                element = values[0].type()
             fake = self._writer.read(refs[0]).fake if refs else None
             return Opaque(self._writer.list_value(values, element), fake)
 
@@ -197,7 +203,7 @@ class _Join:
         if isinstance(a, PLAIN) and isinstance(b, PLAIN):
             return self._plain(a, b)
         if isinstance(a, List) and isinstance(b, List):
-            return List(self._containers(a.root, b.root), a.element)
+            return List(self._containers(a.root, b.root))
         if isinstance(a, Table) and isinstance(b, Table):
             return Table(self._containers(a.root, b.root))
         if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
@@ -226,7 +232,7 @@ class _Join:
         if isinstance(defined, Ref):
             return self._writer.new_tensor(Held(output, fake))
         if isinstance(defined, List):
-            return List(self._writer.new_root(Opaque(output), "a list"), defined.element)
+            return self._writer.new_list(Opaque(output), defined.element)
         return Plain(output, self._outer)
 
     def _plain(self, a: Known | Plain, b: Known | Plain) -> Any:
@@ -245,7 +251,9 @@ class _Join:
     def _containers(self, a: Root, b: Root) -> Root:
         content = self._content(a, self._left.scope.content(a), self._right.scope.content(b))
         sources = self._writer.sources_of(a) | self._writer.sources_of(b)
-        return self._writer.new_root(content, a.origin, sources)
+        root = self._writer.new_root(content, a.origin, sources)
+        root.element = a.element
+        return root
 
     def _tensors(self, a: Ref, b: Ref) -> Ref:
         """Return a reference that is ``a`` or ``b``."""
@@ -259,10 +267,32 @@ class _Join:
         mine, yours = self._outside(a, held), self._outside(b, held)
         if mine is None or yours is None:
             sources = self._writer.sources_of(a.base) | self._writer.sources_of(b.base)
-            return Ref(self._writer.new_root(held, "a tensor", sources))
+            root = self._writer.new_root(held, "a tensor", sources)
+            self._either[root] = (a, b)
+            return Ref(root)
         choice = Choice(self._condition, mine, yours)
         self._choices.append((choice, held))
         return Ref(choice)
+
+    def _keep_apart(self) -> None:
+        """Let names that mean different objects on both sides be different objects after them."""
+        family, aliases = Family(), self._writer.aliases
+        users: dict[Root, list[Root]] = defaultdict(list)
+        for root in self._either:
+            root.family = family
+            for source in aliases.above(root):
+                users[source].append(root)
+        seen: set[frozenset[Root]] = set()
+        for together in users.values():
+            for one, other in itertools.combinations(together, 2):
+                pair = frozenset((one, other))
+                sides = zip(self._either[one], self._either[other], strict=True)
+                if pair not in seen and any(aliases.may_be_same(x, y) for x, y in sides):
+                    token = Root("a tensor", self._outer)
+                    family.tokens.add(token)
+                    self._writer.add_sources(one, frozenset({token}))
+                    self._writer.add_sources(other, frozenset({token}))
+                seen.add(pair)
 
     def _is_private(self, ref: Ref) -> bool:
         """Whether nothing else that is visible outside means the same tensor."""

@@ -5,10 +5,11 @@ A list that grows in a loop is one value of the new graph, and appending to it m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stateful_pipeline.model import jit
+from stateful_pipeline.stages.rewrite.torchscript.branches import choose
 from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError
 from stateful_pipeline.stages.rewrite.torchscript.scalars import symbolic
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -22,12 +23,15 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Table,
 )
 from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
-from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+from stateful_pipeline.stages.rewrite.torchscript.writer import Action, Writer
+
+MOST_CHOSEN = 256
+"""The longest list of which an item is chosen at run time."""
 
 
 def new_list(writer: Writer, items: list[Any], element: Any) -> List:
     """Return a new list object."""
-    return List(writer.new_root(Elements(tuple(items)), "a list"), element)
+    return writer.new_list(Elements(tuple(items)), element)
 
 
 def new_dict(writer: Writer, keys_and_values: list[Any]) -> Table:
@@ -67,7 +71,9 @@ def _length(writer: Writer, arguments: list[Any], kind: str) -> Any:
 def _get(writer: Writer, arguments: list[Any], kind: str) -> Any:
     what, key = arguments[:2]
     if isinstance(what, Group):
-        return what.items[_known(key)]
+        if isinstance(key, Known):
+            return what.items[key.value]
+        return _chosen(writer, what.items, _index(writer, key, what.items))
     content = writer.content(what.root)
     if isinstance(what, Table):
         return content.items[_key(writer, content, key)]
@@ -77,7 +83,7 @@ def _get(writer: Writer, arguments: list[Any], kind: str) -> Any:
         except IndexError as error:
             raise writer.refusal(f"index {key.value} is out of range of a list") from error
     if isinstance(content, Elements) and any(isinstance(item, Ref) for item in content.items):
-        raise NeedsUnrollingError
+        return _chosen(writer, content.items, _index(writer, key, content.items))
     values = [writer.list_content(what), writer.value(key)]
     [output] = writer.node_of(kind, values, [what.element])
     fake = content.fake if isinstance(content, Opaque) else None
@@ -92,11 +98,55 @@ def _key(writer: Writer, content: Elements, key: Any) -> int:
     return content.keys.index(key)
 
 
-def _known(key: Any) -> int:
-    if not isinstance(key, Known):
+def _known(writer: Writer, key: Any) -> int:
+    if isinstance(key, Known):
+        index: int = key.value
+        return index
+    if writer.may_unroll:
         raise NeedsUnrollingError
-    index: int = key.value
-    return index
+    raise writer.refusal(
+        "a list is sliced, or an item inserted or taken away, where a value says", "use a tensor"
+    )
+
+
+def _index(writer: Writer, key: Any, items: Sequence[Any]) -> Any:
+    """Return a number that is known only at run time as one from 0 on.
+
+    Raises:
+        NeedsUnrollingError: A loop may give it.
+        StageError: There are too many items to choose from.
+    """
+    if writer.may_unroll:
+        raise NeedsUnrollingError
+    if len(items) > MOST_CHOSEN:
+        raise writer.refusal(
+            f"a list of {len(items)} tensors is indexed with a number known only at run time",
+            "stack the tensors into one, and index that",
+        )
+    return _number(writer, "aten::remainder", jit.INT, key, Known(len(items)))
+
+
+def _chosen(writer: Writer, items: Sequence[Any], index: Any) -> Any:
+    """Return the item of a list that a number says, where this is known only at run time."""
+    found = items[-1]
+    for number in reversed(range(len(items) - 1)):
+        here = _number(writer, "aten::eq", jit.BOOL, index, Known(number))
+        [found] = choose(writer, here, _giving(items[number]), _giving(found))
+    return found
+
+
+def _giving(what: Any) -> Action:
+    return lambda: [what]
+
+
+def _replaced(writer: Writer, items: Sequence[Any], index: Any, item: Any) -> list[Any]:
+    """Return the items of a list after one was assigned, where a number says which."""
+
+    def either(number: int, before: Any) -> Any:
+        here = _number(writer, "aten::eq", jit.BOOL, index, Known(number))
+        return choose(writer, here, _giving(item), _giving(before))[0]
+
+    return [either(number, before) for number, before in enumerate(items)]
 
 
 def _set(writer: Writer, arguments: list[Any], kind: str) -> Any:
@@ -109,8 +159,10 @@ def _set(writer: Writer, arguments: list[Any], kind: str) -> Any:
     items, keys = list(content.items), content.keys
     if isinstance(what, Table) and key not in keys and isinstance(key, Known):
         items, keys = [*items, item], (*keys, key)
+    elif isinstance(what, List) and not isinstance(key, Known):
+        items = _replaced(writer, items, _index(writer, key, items), item)
     else:
-        items[_key(writer, content, key) if isinstance(what, Table) else _known(key)] = item
+        items[_key(writer, content, key) if isinstance(what, Table) else key.value] = item
     writer.store(what.root, Elements(tuple(items), keys))
     return what
 
@@ -151,7 +203,7 @@ def _extended(writer: Writer, what: List, items: list[Any]) -> List:
     return what
 
 
-def _changed(change: Callable[[list[Any], list[Any]], Any]) -> Callable[..., Any]:
+def _changed(change: Callable[[list[Any], int, list[Any]], Any]) -> Callable[..., Any]:
     """Return a handler for an operator that changes a list of known length."""
 
     def handle(writer: Writer, arguments: list[Any], kind: str) -> Any:
@@ -160,7 +212,8 @@ def _changed(change: Callable[[list[Any], list[Any]], Any]) -> Callable[..., Any
         if not isinstance(content, Elements) or content.keys:
             raise writer.refusal(f"{kind} on a list that grows in a loop, or on a dict")
         items = list(content.items)
-        result = change(items, arguments[1:])
+        index = _known(writer, arguments[1]) if len(arguments) > 1 else 0
+        result = change(items, index, arguments[2:])
         writer.store(what.root, Elements(tuple(items)))
         return what if result is None else result
 
@@ -176,7 +229,7 @@ def _concatenate(writer: Writer, arguments: list[Any], kind: str) -> Any:
     [output] = writer.node_of(kind, values, [jit.list_type(first.element)])
     sources = writer.sources_of(first.root) | writer.sources_of(arguments[1].root)
     fake = next((c.fake for c in contents if isinstance(c, Opaque) and c.fake is not None), None)
-    return List(writer.new_root(Opaque(output, fake), "a list", sources), first.element)
+    return writer.new_list(Opaque(output, fake), first.element, sources)
 
 
 def _slice(writer: Writer, arguments: list[Any], kind: str) -> Any:
@@ -184,7 +237,7 @@ def _slice(writer: Writer, arguments: list[Any], kind: str) -> Any:
     content = writer.content(what.root)
     if not isinstance(content, Elements):
         raise writer.refusal("a slice of a list that grows in a loop")
-    start, stop, step = (_known(bound) for bound in bounds)
+    start, stop, step = (_known(writer, bound) for bound in bounds)
     return new_list(writer, list(content.items[start:stop:step]), what.element)
 
 
@@ -264,11 +317,11 @@ HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
     "aten::__contains__": _contains,
     "aten::keys": _keys,
     "aten::values": _values,
-    "aten::insert": _changed(lambda items, rest: items.insert(_known(rest[0]), rest[1])),
-    "aten::pop": _changed(lambda items, rest: items.pop(_known(rest[0]))),
-    "aten::clear": _changed(lambda items, rest: items.clear()),
-    "aten::reverse": _changed(lambda items, rest: items.reverse()),
-    "aten::Delete": _changed(lambda items, rest: items.pop(_known(rest[0])) and None),
+    "aten::insert": _changed(lambda items, index, rest: items.insert(index, rest[0])),
+    "aten::pop": _changed(lambda items, index, rest: items.pop(index)),
+    "aten::clear": _changed(lambda items, index, rest: items.clear()),
+    "aten::reverse": _changed(lambda items, index, rest: items.reverse()),
+    "aten::Delete": _changed(lambda items, index, rest: items.pop(index) and None),
 }
 """What operators on lists, dicts and tuples do, by kind."""
 
@@ -276,4 +329,4 @@ HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
 def _copy(writer: Writer, what: List) -> List:
     content = writer.content(what.root)
     sources = writer.sources_of(what.root) if isinstance(content, Opaque) else frozenset()
-    return List(writer.new_root(content, "a list", sources), what.element)
+    return writer.new_list(content, what.element, sources)

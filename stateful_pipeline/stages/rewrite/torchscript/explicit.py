@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stateful_pipeline.dimensions import Dim, Shape
-from stateful_pipeline.errors import StageError, StateError
+from stateful_pipeline.errors import Place, StageError, StateError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.program import Port, dim_text, identifier
@@ -23,6 +23,7 @@ from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
 from stateful_pipeline.stages.rewrite.torchscript.changes import Changes
 from stateful_pipeline.stages.rewrite.torchscript.containers import new_list
+from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError
 from stateful_pipeline.stages.rewrite.torchscript.rewriter import Rewriter
 from stateful_pipeline.stages.rewrite.torchscript.sizes import Sizes
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -65,9 +66,23 @@ def make_explicit(
         StageError: The graph has something in it that cannot be followed, or an axis is fixed by
             the module's code.
     """
+    try:
+        return _written(scripted, reference, plan, hints, unrolls=True)
+    except NeedsUnrollingError:  # by a loop that cannot be unrolled
+        return _written(scripted, reference, plan, hints, unrolls=False)
+
+
+def _written(
+    scripted: Scripted,
+    reference: Reference,
+    plan: InputPlan,
+    hints: Mapping[str, int],
+    *,
+    unrolls: bool,
+) -> Explicit:
     sizes = Sizes(reference.axes, hints)
     fused = any(jit.has_kind(scripted.graph, kind) for kind in _FUSED)
-    writer = Writer(sizes, has_fast_path=fused)
+    writer = Writer(sizes, has_fast_path=fused, unrolls=unrolls)
     fixed = fixed_sizes(reference.axes)
     with sizes.active(), _no_collections():
         attributes = Attributes(writer, scripted.module, reference.states, fixed)
@@ -75,7 +90,7 @@ def make_explicit(
             value.name: _input(writer, value.name, fix_axes(value.shape, fixed), value.dtype)
             for value in plan.inputs
         }
-        rewriter = Rewriter(writer, attributes)
+        rewriter = Rewriter(writer, attributes, python=scripted.python)
         outputs = rewriter.run(
             scripted.graph, [Object(""), *_arguments(writer, scripted, reference, inputs)]
         )
@@ -93,7 +108,9 @@ def make_explicit(
         )
     ports = _ports(writer, reference, plan, scripted, [*results, *after])
     graph, weights = _finished(writer, attributes, [*results, *after], len(names) + len(inputs))
-    program = ScriptProgram(graph, weights, tuple(inputs), scripted.outputs, names, ports)
+    program = ScriptProgram(
+        graph, weights, tuple(inputs), scripted.outputs, names, ports, tuple(rewriter.raises)
+    )
     return Explicit(program, unseen)
 
 
@@ -213,16 +230,20 @@ def _ports(
             )
         shape = tuple(dim_text(dim, writer.sizes.names) for dim in held.fake.shape)
         if index >= count and not reference.states[index - count].grows:
-            shape = _where_known(shape, given[index - count].shape)
+            _check_size(reference.states[index - count].name, shape, place)
         made.append(Port(held.fake.dtype, shape, place))
     return tuple(given), tuple(made)
 
 
-def _where_known(shape: Shape, before: Shape) -> Shape:
-    """Return ``shape``, with the sizes before the call where those after it depend on values."""
-    if len(shape) != len(before):
-        return shape
-    return tuple(b if _depends_on_values(a) else a for a, b in zip(shape, before, strict=True))
+def _check_size(state: str, shape: Shape, place: Place | None) -> None:
+    if any(map(_depends_on_values, shape)):
+        raise StateError(
+            "may have another size after a call than before it",
+            attribute=state,
+            place=place,
+            hint="keep a buffer of the largest size, and count how much of it is used; or declare "
+            "the state with `out_shape` if it grows at each call",
+        )
 
 
 def _depends_on_values(dim: Dim) -> bool:

@@ -46,7 +46,7 @@ Body = Callable[[Any, list[Any]], tuple[Any, list[Any]]]
 
 
 class NeedsUnrollingError(Exception):
-    """The body can be written only if the number of the iteration is known."""
+    """The body is better written with the number of the iteration known."""
 
 
 def loop(writer: Writer, trips: Any, start: Any, initial: Sequence[Any], body: Body) -> list[Any]:
@@ -65,7 +65,8 @@ def loop(writer: Writer, trips: Any, start: Any, initial: Sequence[Any], body: B
     for _ in range(MOST_PASSES):
         attempt = _Attempt(writer, trips, start, list(initial), carried)
         try:
-            done = attempt.write(body)
+            with writer.inside_loop():
+                done = attempt.write(body)
         except NeedsUnrollingError:
             attempt.node.destroy()
             if isinstance(trips, Known) and start == Known(True) and trips.value <= MOST_UNROLLED:
@@ -142,12 +143,12 @@ class _Attempt:
         if isinstance(meant, Ref):
             return self._writer.read(meant)
         if isinstance(meant, List):
-            return self._as_one(meant.root, self._writer.content(meant.root), meant.element)
+            return self._as_one(meant.root, self._writer.content(meant.root))
         if isinstance(meant, Known | Plain):
             return Plain(self._writer.value(meant), self._writer.scope)
         raise self._writer.refusal("a variable of a loop is neither a tensor, a list nor a number")
 
-    def _as_one(self, root: Root, content: Any, element: Any = jit.TENSOR) -> Any:
+    def _as_one(self, root: Root, content: Any) -> Any:
         """Return a content as one value; a list of known length becomes one that can grow."""
         if not isinstance(content, Elements):
             return content
@@ -160,8 +161,7 @@ class _Attempt:
         for item in refs:
             writer.add_parts(root, writer.sources_of(item.base))
         values = [writer.value(item) for item in content.items]
-        if values and not refs:
-            element = values[0].type()
+        element = values[0].type() if values and not refs else root.element
         fake = writer.read(refs[0]).fake if refs else None
         return Opaque(writer.list_value(values, element), fake)
 
@@ -215,7 +215,10 @@ class _Attempt:
             root = self._writer.new_root(content, _origin(before), sources)
             root.family = self._meanings.family
             self._meanings.own[what] = root
-            meaning = List(root, before.element) if isinstance(before, List) else Ref(root)
+            meaning = Ref(root)
+            if isinstance(before, List):
+                root.element = before.element
+                meaning = List(root)
         if isinstance(what, int):
             variables[what] = meaning
         elif isinstance(what[0], Root):

@@ -125,7 +125,7 @@ def _view(
         replace(link, item=item, count=len(fakes)) for item in range(len(fakes))
     ]
     refs = tuple(Ref(base.base, (*base.chain, item)) for item in links)
-    return [List(writer.new_root(Elements(refs), "a list"), jit.TENSOR)]
+    return [writer.new_list(Elements(refs), jit.TENSOR)]
 
 
 def _items(link: Link, fakes: Sequence[Any], inputs: list[Any]) -> list[Link] | None:
@@ -163,6 +163,42 @@ def _viewed(writer: Writer, schema: Any, inputs: list[Any], fakes: Any) -> int |
     if len(schema.returns) != 1 or not jit.reads(schema.returns[0]):
         return None
     return next((i for i in refs if jit.reads(schema.arguments[i])), None)
+
+
+def indexed_as_python_does(writer: Writer, inputs: list[Any]) -> tuple[list[Any], bool]:
+    """Return the arguments of ``index`` and ``index_put_``, 0-d indices taken by ``select``.
+
+    Python's ``m[i]`` with such a tensor is a view; TorchScript's is a copy.  (The rules are those
+    of ``applySlicing`` in PyTorch's ``python_variable_indexing.cpp``.)
+
+    Returns:
+        The arguments, and whether nothing is left to index: the first is the result.
+    """
+    ref, indices, *others = inputs
+    content = writer.content(indices.root)
+    if not isinstance(ref, Ref) or not isinstance(content, Elements):
+        return inputs, False
+    rest: list[Any] = []
+    for item in content.items:
+        if _is_number(writer, item):
+            [number] = writer.node_of("aten::Int", [writer.value(item)], [jit.INT])
+            place = Plain(number, writer.scope)
+            link = Link("aten::select", "int", (None, Known(len(rest)), place), 0)
+            ref = Ref(ref.base, (*ref.chain, link))
+            writer.read(ref)
+        else:
+            rest.append(item)
+    left = Elements(tuple(rest))
+    is_view = ref is not inputs[0] and all(item == Known(None) for item in rest)
+    return [ref, writer.new_list(left, indices.element), *others], is_view
+
+
+def _is_number(writer: Writer, item: Any) -> bool:
+    """Whether an index is a 0-d tensor that Python takes for an integer."""
+    fake = writer.read(item).fake if isinstance(item, Ref) else None
+    if fake is None or fake.dim() > 0 or fake.is_floating_point():
+        return False
+    return fake.dtype not in (torch.bool, torch.uint8)
 
 
 def _frozen(writer: Writer, argument: Any) -> Any:
@@ -219,8 +255,8 @@ def _meaning(
 def _list(writer: Writer, output: Any, element: Any, fake: Any) -> List:
     """Return what a list means that an operator gives: its items, if their number is known."""
     if not isinstance(fake, list | tuple) or not jit.is_tensor_type(element):
-        return List(writer.new_root(Opaque(output), "a list"), element)
+        return writer.new_list(Opaque(output), element)
     types = [jit.tensor_type(item) for item in fake]
     items = writer.node_of("prim::ListUnpack", [output], types)
     refs = [writer.new_tensor(Held(value, one)) for value, one in zip(items, fake, strict=True)]
-    return List(writer.new_root(Elements(tuple(refs)), "a list"), element)
+    return writer.new_list(Elements(tuple(refs)), element)

@@ -10,14 +10,19 @@ from typing import Any
 
 import torch
 
+from stateful_pipeline.errors import Place
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Block, Node, Value
+from stateful_pipeline.model.user_code import is_user_file
 from stateful_pipeline.stages.rewrite.torchscript import containers
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
 from stateful_pipeline.stages.rewrite.torchscript.branches import choose
 from stateful_pipeline.stages.rewrite.torchscript.facts import FACTS
-from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError, loop
-from stateful_pipeline.stages.rewrite.torchscript.operators import write_operator
+from stateful_pipeline.stages.rewrite.torchscript.loops import loop
+from stateful_pipeline.stages.rewrite.torchscript.operators import (
+    indexed_as_python_does,
+    write_operator,
+)
 from stateful_pipeline.stages.rewrite.torchscript.scalars import identity
 from stateful_pipeline.stages.rewrite.torchscript.sizes import decided
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -30,6 +35,7 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
 )
 from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
 from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
+from stateful_pipeline.stages.rewrite.torchscript.writes import write_in_place
 
 _IGNORED = frozenset({"prim::Print", "aten::warn", "prim::AddStatValue", "prim::TimePoint"})
 _SAME = frozenset(
@@ -44,11 +50,16 @@ class Rewriter:
     Args:
         writer: The new graph.
         attributes: The module's attributes.
+        python: Whether the graph stands for Python's code, and means what that does.
+
+    Attributes:
+        raises: The user's lines that raise under a condition; the new graph goes on there.
     """
 
-    def __init__(self, writer: Writer, attributes: Attributes) -> None:
+    def __init__(self, writer: Writer, attributes: Attributes, *, python: bool) -> None:
         self._writer, self._attributes = writer, attributes
         self._meaning: dict[int, Any] = {}
+        self.raises: dict[Place, None] = {}
         self._handlers: dict[str, Callable[[Node], Sequence[Any]]] = {
             "prim::Constant": self._constant,
             "prim::GetAttr": self._get_attribute,
@@ -66,6 +77,9 @@ class Rewriter:
             "prim::CallMethod": self._call,
             "prim::CallFunction": self._call,
         }
+        if python:
+            self._handlers["aten::index"] = self._index
+            self._handlers["aten::index_put_"] = self._index_put
 
     def run(self, graph: Any, arguments: Sequence[Any]) -> list[Any]:
         """Rewrite ``graph`` for the abstract values of its inputs; return those of its outputs."""
@@ -159,6 +173,23 @@ class Rewriter:
         group, index = self._inputs(node)
         return [group.items[index.value]]
 
+    def _index(self, node: Node) -> Sequence[Any]:
+        inputs, is_view = indexed_as_python_does(self._writer, self._inputs(node))
+        return inputs[:1] if is_view else write_operator(self._writer, node, inputs)
+
+    def _index_put(self, node: Node) -> Sequence[Any]:
+        given = self._inputs(node)
+        inputs, is_view = indexed_as_python_does(self._writer, given)
+        if not is_view or inputs[3] != Known(False):
+            return write_operator(self._writer, node, given)
+        write_in_place(
+            self._writer,
+            "aten::copy_",
+            jit.overloads("aten::copy_")[0],
+            [inputs[0], inputs[2], Known(False)],
+        )
+        return given[:1]
+
     # --- attributes --------------------------------------------------------------------------
 
     def _get_attribute(self, node: Node) -> list[Any]:
@@ -214,14 +245,11 @@ class Rewriter:
                 return Known(False), variables
             return outputs[0], outputs[1:]
 
-        try:
-            return loop(self._writer, trips, start, initial, body)
-        except NeedsUnrollingError as error:
-            raise self._writer.refusal(
-                "a list of tensors is indexed with a number that is known only at run time",
-                "stack the tensors into one, and index that",
-            ) from error
+        return loop(self._writer, trips, start, initial, body)
 
     def _raise(self, node: Node) -> list[Any]:
+        place = self._writer.place
+        if place is not None and is_user_file(place.file):
+            self.raises[place] = None
         self._writer.scope.dead = True
         return []

@@ -71,6 +71,7 @@ class Root:
         scope: The block in which it came to be.
         sources: Roots of which it may be another name.
         parts: For a list that is one value: the roots of the tensors in it.
+        element: For a list: the graph type of its items.
         family: What it belongs to if it stands for a name in a loop; see :mod:`.aliases`.
     """
 
@@ -78,6 +79,7 @@ class Root:
     scope: Scope
     sources: frozenset[Root] = frozenset()
     parts: frozenset[Root] = frozenset()
+    element: Any = None
     family: Family | None = None
 
 
@@ -122,10 +124,14 @@ class Ref:
 
 @dataclass(frozen=True)
 class Sequence:
-    """A list object; ``element`` is the graph type of its elements."""
+    """A list object."""
 
     root: Root
-    element: Any = field(compare=False)
+
+    @property
+    def element(self) -> Any:
+        """The graph type of its items."""
+        return self.root.element
 
 
 @dataclass(frozen=True)

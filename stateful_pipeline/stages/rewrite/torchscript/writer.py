@@ -73,12 +73,14 @@ class Writer:
         aliases: Which objects may be the same.
         written_at: The first line that writes in place to an object.
         node: The node of the old graph that is being rewritten.
+        unrolls: Whether loops are unrolled where that makes an index of a list known.
         has_fast_path: Whether the old graph has fused kernels of Transformer layers, which no
             exporter knows; PyTorch takes the plain operators beside them where gradients flow.
     """
 
-    def __init__(self, sizes: Sizes, *, has_fast_path: bool = False) -> None:
+    def __init__(self, sizes: Sizes, *, has_fast_path: bool = False, unrolls: bool = False) -> None:
         self.has_fast_path = has_fast_path
+        self._unrolls, self._loops = unrolls, 0
         self.graph: Graph = jit.new_graph()
         self.sizes = sizes
         self.scope = Scope()
@@ -92,8 +94,11 @@ class Writer:
 
     @property
     def place(self) -> Place | None:
-        """The line of the user's code that is being rewritten."""
-        return None if self.node is None else jit.place_of(self.node)
+        """The line of the user's code that is being rewritten, or the last one before it.
+
+        What TorchScript itself wrote has no file: ``a // b`` calls a function from a string.
+        """
+        return None if self.node is None else jit.written_place_of(self.node)
 
     def refusal(self, reason: str, hint: str | None = None) -> PipelineError:
         """Return the error for what this front end cannot follow, at the current line."""
@@ -120,6 +125,20 @@ class Writer:
                 yield
         finally:
             self.scope = outer
+
+    @contextmanager
+    def inside_loop(self) -> Iterator[None]:
+        """Write the body of a loop."""
+        self._loops += 1
+        try:
+            yield
+        finally:
+            self._loops -= 1
+
+    @property
+    def may_unroll(self) -> bool:
+        """Whether a loop is being written that may be unrolled instead."""
+        return self._unrolls and self._loops > 0
 
     # --- operators ---------------------------------------------------------------------------
 
@@ -324,10 +343,21 @@ class Writer:
         self.aliases.note(root, sources)
         return root
 
+    def new_list(self, content: Any, element: Any, sources: frozenset[Root] = frozenset()) -> List:
+        """Return a new list object; ``element`` is the graph type of its items."""
+        root = self.new_root(content, "a list", sources)
+        root.element = element
+        return List(root)
+
     def add_parts(self, root: Root, parts: frozenset[Root]) -> None:
         """Note what is in a list that is one value: writing to a part makes the list stale."""
         root.parts |= parts - {root}
         self.aliases.note(root, parts)
+
+    def add_sources(self, root: Root, sources: frozenset[Root]) -> None:
+        """Note what else ``root`` may be."""
+        root.sources |= sources
+        self.aliases.note(root, sources)
 
     def sources_of(self, base: Root | Choice) -> frozenset[Root]:
         """Return every root that a base may be."""

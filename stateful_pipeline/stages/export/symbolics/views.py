@@ -1,25 +1,20 @@
-"""ONNX forms of operators that PyTorch's TorchScript exporter lacks or gets wrong.
-
-They are registered while a model is converted, and taken back afterwards.
-"""
+"""Writing to a part of a tensor, and views that the exporter lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.onnx import JitScalarType, symbolic_helper  # type: ignore[attr-defined]
+from torch.onnx import symbolic_helper
 
-_END = 2**63 - 1
+from stateful_pipeline.stages.export.symbolics.writing import END, Symbolic, rank_of
 
 
 def select_scatter(g: Any, base: Any, source: Any, dim: Any, index: Any) -> Any:
     """``base`` with ``source`` at ``index`` along ``dim``: one row of ``ScatterElements``."""
     axis = symbolic_helper._parse_arg(dim, "i")
     source = symbolic_helper._unsqueeze_helper(g, source, [axis])
-    index = g.op("Reshape", index, g.op("Constant", value_t=torch.tensor([1] * _rank(source))))
+    index = g.op("Reshape", index, g.op("Constant", value_t=torch.tensor([1] * rank_of(source))))
     index = g.op("Expand", index, g.op("Shape", source))
     return g.op("ScatterElements", base, index, source, axis_i=axis)
 
@@ -31,13 +26,13 @@ def slice_scatter(g: Any, base: Any, source: Any, dim: Any, start: Any, end: Any
     they mean for ``Slice``: negative, beyond the end or empty.
     """
     axis = symbolic_helper._parse_arg(dim, "i")
-    rank = _rank(base)
+    rank = rank_of(base)
     axis = axis % rank
     size = g.op("Gather", g.op("Shape", base), g.op("Constant", value_t=torch.tensor(axis)))
     zero, one = (g.op("Constant", value_t=torch.tensor(n)) for n in (0, 1))
     positions = g.op("Range", zero, size, one)
     starts = _vector(g, start, 0)
-    ends = _vector(g, end, _END)
+    ends = _vector(g, end, END)
     axes = g.op("Constant", value_t=torch.tensor([0]))
     positions = g.op("Slice", positions, starts, ends, axes, _vector(g, step, 1))
     column = [1] * rank
@@ -45,13 +40,6 @@ def slice_scatter(g: Any, base: Any, source: Any, dim: Any, start: Any, end: Any
     index = g.op("Reshape", positions, g.op("Constant", value_t=torch.tensor(column)))
     index = g.op("Expand", index, g.op("Shape", source))
     return g.op("ScatterElements", base, index, source, axis_i=axis)
-
-
-def _rank(value: Any) -> int:
-    rank = symbolic_helper._get_tensor_rank(value)
-    if rank is None:
-        raise RuntimeError("a tensor whose rank is not known is written to through a view")
-    return int(rank)
 
 
 def _vector(g: Any, value: Any, default: int) -> Any:
@@ -81,58 +69,17 @@ def _rolled(g: Any, value: Any, shift: int, axis: int) -> Any:
     """
     index = g.op("Constant", value_t=torch.tensor([axis]))
     if axis < 0:
-        axis += _rank(value)
+        axis += rank_of(value)
         index = g.op("Constant", value_t=torch.tensor([axis]))
     size = g.op("Gather", g.op("Shape", value), index)
     one = g.op("Constant", value_t=torch.tensor([1]))
     shift_ = g.op("Mod", g.op("Constant", value_t=torch.tensor([shift])), g.op("Max", size, one))
     cut = g.op("Sub", size, shift_)
     zero = g.op("Constant", value_t=torch.tensor([0]))
-    end = g.op("Constant", value_t=torch.tensor([_END]))
+    end = g.op("Constant", value_t=torch.tensor([END]))
     last = g.op("Slice", value, cut, end, index)
     first = g.op("Slice", value, zero, cut, index)
     return g.op("Concat", last, first, axis_i=axis)
-
-
-def _gates(g: Any, value: Any, weight: Any, bias: Any) -> Any:
-    """``value @ weight.T + bias``; ``bias`` may be None."""
-    inputs = [value, weight] + ([] if symbolic_helper._is_none(bias) else [bias])
-    return g.op("Gemm", *inputs, transB_i=1)
-
-
-def gru_cell(
-    g: Any, x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
-) -> Any:
-    """``nn.GRUCell``: reset and update gates, and PyTorch's order of reset gate and product."""
-    i_r, i_z, i_n = g.op("Split", _gates(g, x, w_ih, b_ih), axis_i=1, num_outputs_i=3, outputs=3)
-    h_r, h_z, h_n = g.op("Split", _gates(g, h, w_hh, b_hh), axis_i=1, num_outputs_i=3, outputs=3)
-    reset = g.op("Sigmoid", g.op("Add", i_r, h_r))
-    update = g.op("Sigmoid", g.op("Add", i_z, h_z))
-    new = g.op("Tanh", g.op("Add", i_n, g.op("Mul", reset, h_n)))
-    return g.op("Add", new, g.op("Mul", update, g.op("Sub", h, new)))
-
-
-def lstm_cell(
-    g: Any, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
-) -> Any:
-    """``nn.LSTMCell``: the gates are input, forget, cell and output, in this order."""
-    h, c = symbolic_helper._unpack_list(hx)
-    sums = g.op("Add", _gates(g, x, w_ih, b_ih), _gates(g, h, w_hh, b_hh))
-    i, f, new, o = g.op("Split", sums, axis_i=1, num_outputs_i=4, outputs=4)
-    kept = g.op("Mul", g.op("Sigmoid", f), c)
-    cell = g.op("Add", kept, g.op("Mul", g.op("Sigmoid", i), g.op("Tanh", new)))
-    return g.op("Mul", g.op("Sigmoid", o), g.op("Tanh", cell)), cell
-
-
-def _rnn_cell(activation: str) -> Callable[..., Any]:
-    """``nn.RNNCell`` with the ONNX operator ``activation``."""
-
-    def cell(
-        g: Any, x: Any, h: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
-    ) -> Any:
-        return g.op(activation, g.op("Add", _gates(g, x, w_ih, b_ih), _gates(g, h, w_hh, b_hh)))
-
-    return cell
 
 
 def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = False) -> Any:
@@ -144,7 +91,7 @@ def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = Fa
     dimensions if they are neighbours and first if not, and the other dimensions.
     """
     entries = _entries(g, indices)
-    rank = _rank(base)
+    rank = rank_of(base)
     indexed = [dim for dim, index in enumerate(entries) if index is not None]
     others = [dim for dim in range(rank) if dim not in indexed]
     together = indexed == list(range(indexed[0], indexed[-1] + 1))
@@ -156,7 +103,7 @@ def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = Fa
     common = positions[0]
     for index in positions[1:]:
         common = g.op("Add", common, index)
-    width = _rank(common)
+    width = rank_of(common)
     common = g.op("Shape", common)
     last = g.op("Constant", value_t=torch.tensor([-1]))
     columns = [g.op("Unsqueeze", g.op("Expand", p, common), last) for p in positions]
@@ -195,10 +142,10 @@ def _entries(g: Any, indices: Any) -> list[Any]:
 def _positions(g: Any, mask: Any) -> list[Any]:
     """Return, for each dimension of ``mask``, the positions where it is true."""
     found = g.op("NonZero", mask)
-    if _rank(mask) == 0:
+    if rank_of(mask) == 0:
         raise RuntimeError("a mask without dimensions is used as an index")
     axis = g.op("Constant", value_t=torch.tensor([0]))
-    rows = [g.op("Constant", value_t=torch.tensor([dim])) for dim in range(_rank(mask))]
+    rows = [g.op("Constant", value_t=torch.tensor([dim])) for dim in range(rank_of(mask))]
     return [g.op("Squeeze", g.op("Gather", found, row, axis_i=0), axis) for row in rows]
 
 
@@ -210,7 +157,7 @@ def _dims(g: Any, shape: Any, dims: list[int]) -> Any:
 
 def diagonal(g: Any, value: Any, offset: Any, dim1: Any, dim2: Any) -> Any:
     """``torch.diagonal`` of a matrix of known size: its elements, gathered from the flat matrix."""
-    rank = _rank(value)
+    rank = rank_of(value)
     rows, columns = (symbolic_helper._parse_arg(dim, "i") % rank for dim in (dim1, dim2))
     sizes = g.original_node.inputsAt(0).type().varyingSizes() or [None] * rank
     height, width = sizes[rows], sizes[columns]
@@ -232,7 +179,7 @@ def diagonal(g: Any, value: Any, offset: Any, dim1: Any, dim2: Any) -> Any:
 
 def unflatten(g: Any, value: Any, dim: Any, sizes: Any) -> Any:
     """``torch.unflatten`` as a ``Reshape`` whose rank shows."""
-    rank = _rank(value)
+    rank = rank_of(value)
     axis = symbolic_helper._parse_arg(dim, "i") % rank
     into = list(symbolic_helper._parse_arg(sizes, "is"))
     known = [symbolic_helper._get_tensor_dim_size(value, d) for d in range(rank)]
@@ -247,62 +194,12 @@ def unflatten(g: Any, value: Any, dim: Any, sizes: Any) -> Any:
     return g.op("Reshape", value, target)
 
 
-EMPTY_LIST = "stateful_pipeline::empty_list"
-"""An empty list of tensors of one dtype, which the exporter would call float32."""
-_LIBRARY: Any = torch.library.Library("stateful_pipeline", "DEF")  # type: ignore[no-untyped-call]
-_LIBRARY.define("empty_list(Tensor any, int dtype) -> Tensor[]")
-_LIBRARY.impl("empty_list", lambda anything, dtype: [], "CompositeExplicitAutograd")
-
-
-MARK = "stateful_pipeline::known"
-"""A tensor whose dtype and rank are known, which the exporter forgets of what branches hand on."""
-_LIBRARY.define("known(Tensor value) -> Tensor")
-_LIBRARY.impl("known", lambda value: value.clone(), "CompositeExplicitAutograd")
-
-
-def known(g: Any, value: Any) -> Any:
-    """The same tensor, with the type that it has in the program."""
-    same = g.op("Identity", value)
-    same.setType(g.original_node.output().type())
-    return same
-
-
-def empty_list(g: Any, anything: Any, dtype: Any) -> Any:
-    """``SequenceEmpty`` of the dtype that its tensors will have."""
-    code = symbolic_helper._parse_arg(dtype, "i")
-    return g.op("SequenceEmpty", dtype_i=JitScalarType(code).onnx_type())
-
-
-RENAMED = {"aten::index_put": "aten::_unsafe_index_put"}
-"""Operators that the exporter must not see by their names.
-
-It takes an ``index_put`` of a slice for an assignment through the slice, and makes it one of the
-whole tensor.
-"""
-SYMBOLICS: dict[str, Callable[..., Any]] = {
+VIEWS: dict[str, Symbolic] = {
     "aten::select_scatter": select_scatter,
     "aten::slice_scatter": slice_scatter,
     "aten::_unsafe_index_put": index_put,
     "aten::roll": roll,
-    EMPTY_LIST: empty_list,
-    MARK: known,
     "aten::unflatten": unflatten,
     "aten::diagonal": diagonal,
-    "aten::gru_cell": gru_cell,
-    "aten::lstm_cell": lstm_cell,
-    "aten::rnn_tanh_cell": _rnn_cell("Tanh"),
-    "aten::rnn_relu_cell": _rnn_cell("Relu"),
 }
-
-
-@contextmanager
-def registered(opset: int) -> Iterator[None]:
-    """Let the exporter know the operators of this file; ``opset`` is the one that it writes."""
-    exporter: Any = torch.onnx
-    for name, function in SYMBOLICS.items():
-        exporter.register_custom_op_symbolic(name, function, opset)
-    try:
-        yield
-    finally:
-        for name in SYMBOLICS:
-            exporter.unregister_custom_op_symbolic(name, opset)
+"""Operators of this file."""

@@ -1,0 +1,83 @@
+"""ONNX forms of operators that PyTorch's TorchScript exporter lacks or gets wrong.
+
+They are registered while a model is converted, and taken back afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+# The exporter's table of its own forms; torch.onnx has no public way to it.
+from torch.onnx._internal.torchscript_exporter import registration
+
+from stateful_pipeline.stages.export.number_operators import forms
+from stateful_pipeline.stages.export.symbolics.activations import ACTIVATIONS
+from stateful_pipeline.stages.export.symbolics.cells import CELLS
+from stateful_pipeline.stages.export.symbolics.division import DIVISION
+from stateful_pipeline.stages.export.symbolics.error_function import ERROR_FUNCTION
+from stateful_pipeline.stages.export.symbolics.functions import FUNCTIONS
+from stateful_pipeline.stages.export.symbolics.marks import EMPTY_LIST, MARK, MARKS, RENAMED
+from stateful_pipeline.stages.export.symbolics.normalization import NORMALIZATION
+from stateful_pipeline.stages.export.symbolics.pairs import PAIRS
+from stateful_pipeline.stages.export.symbolics.reductions import REDUCTIONS
+from stateful_pipeline.stages.export.symbolics.scatters import SCATTERS
+from stateful_pipeline.stages.export.symbolics.shapes import SHAPES
+from stateful_pipeline.stages.export.symbolics.views import VIEWS
+from stateful_pipeline.stages.export.symbolics.writing import Symbolic
+
+__all__ = ["EMPTY_LIST", "MARK", "RENAMED", "registered"]
+
+SYMBOLICS: dict[str, Symbolic] = {
+    **ACTIVATIONS,
+    **CELLS,
+    **DIVISION,
+    **ERROR_FUNCTION,
+    **FUNCTIONS,
+    **MARKS,
+    **NORMALIZATION,
+    **PAIRS,
+    **REDUCTIONS,
+    **SCATTERS,
+    **SHAPES,
+    **VIEWS,
+    **forms(),
+}
+"""Forms by the names of operators.
+
+The exporter takes the last ``_`` off a name, as it does for operators in place: ``aten::__and__``
+is looked up as ``aten::__and_``.
+"""
+
+
+@contextmanager
+def registered(opset: int) -> Iterator[None]:
+    """Let the exporter know the operators of this package; ``opset`` is the one that it writes."""
+    exporter: Any = torch.onnx
+    for name, function in SYMBOLICS.items():
+        symbolic = _or_exporters(name, function, opset)
+        exporter.register_custom_op_symbolic(name, symbolic, opset)
+    try:
+        yield
+    finally:
+        for name in SYMBOLICS:
+            exporter.unregister_custom_op_symbolic(name, opset)
+
+
+def _or_exporters(name: str, function: Symbolic, opset: int) -> Symbolic:
+    """Return a form that is the exporter's own where ``function`` has none."""
+    group: Any = registration.registry.get_function_group(name)
+    exporters = None if group is None else group.get(opset)
+
+    def symbolic(g: Any, *arguments: Any, **attributes: Any) -> Any:
+        made = function(g, *arguments)
+        if made is not NotImplemented:
+            return made
+        if exporters is None:
+            raise RuntimeError(f"there is no ONNX form of {name} with these arguments")
+        return exporters(g, *arguments, **attributes)
+
+    return symbolic
