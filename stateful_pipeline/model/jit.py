@@ -135,13 +135,25 @@ def plain_execution() -> Any:
 
 def remove_unused(graph: Graph) -> None:
     """Remove the operators whose results nobody reads, and check the graph's form."""
-    torch._C._jit_pass_dce(graph)
-    torch._C._jit_pass_lint(graph)
+    _pass(graph, torch._C._jit_pass_dce)
+    _pass(graph, torch._C._jit_pass_lint)
 
 
 def remove_repeats(graph: Graph) -> None:
     """Let operators that compute the same once more share one result."""
-    torch._C._jit_pass_cse(graph)
+    _pass(graph, torch._C._jit_pass_cse)
+
+
+def _pass(graph: Graph, function: Callable[[Any], object]) -> None:
+    try:
+        function(graph)
+    except RuntimeError as error:
+        first, *_ = str(error).splitlines()
+        raise StageError(
+            f"PyTorch's TorchScript does not take the rewritten graph: {first}",
+            stage="rewrite",
+            hint="write it with other operators, or export with torch.export",
+        ) from error
 
 
 @contextmanager

@@ -37,10 +37,10 @@ REASONS = (
 )
 """Why a program may be refused: expressions that its message has to match."""
 
-REFUSED = frozenset({101, 120, 121, 122, 123, 99})
+REFUSED: frozenset[int] = frozenset()
 """The directed programs that are refused, by number."""
 
-LEAST_RIGHT = 0.5
+LEAST_RIGHT = 0.7
 """The share of random programs that have to come out right; the others are refused."""
 
 

@@ -127,6 +127,14 @@ def _quotient(op: Writer, x: Any, a: Any, b: Any, value: Any) -> Any:
     return op("Add", x, op("Div", op("Mul", value, a), b))
 
 
+def _lerp(op: Writer, a: Any, b: Any, weight: Any) -> Any:
+    """``torch.lerp``, which goes from the nearer of both ends."""
+    way = op("Sub", b, a)
+    from_a = op("Add", a, op("Mul", weight, way))
+    from_b = op("Sub", b, op("Mul", way, op("Sub", 1, weight)))
+    return op.where(op("Less", op("Abs", weight), 0.5), from_a, from_b)
+
+
 def _truths(kind: str) -> Symbolic:
     """Make a logical operator, to which numbers are true if they are not 0."""
 
@@ -172,6 +180,7 @@ PAIRS: dict[str, Symbolic] = {
     "aten::clamp_max": binary(lambda op, x, high: clamp(op, x, None, high)),
     "aten::addcmul": elementwise(_product, 4),
     "aten::addcdiv": elementwise(_quotient, 4),
+    "aten::lerp": elementwise(_lerp, 3),
     **{f"aten::bitwise_{kind.lower()}": _bits(kind) for kind in ("And", "Or", "Xor", "Not")},
     **{f"aten::__{kind.lower()}_": _bits(kind) for kind in ("And", "Or", "Xor")},
     **{f"aten::logical_{kind.lower()}": _truths(kind) for kind in ("And", "Or", "Xor", "Not")},

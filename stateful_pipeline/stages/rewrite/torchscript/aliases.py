@@ -37,7 +37,7 @@ class Aliases:
     def affected(self, root: Root) -> set[Root]:
         """Return the other roots that a write to ``root`` may change."""
         found: set[Root] = set()
-        self._down(root, found)
+        self._down(root, root, found)
         above, pending = {root}, [root]
         while pending:
             lower = pending.pop()
@@ -46,17 +46,19 @@ class Aliases:
                     above.add(upper)
                     pending.append(upper)
                 for other in self._named[upper]:
-                    if other is not lower and not _apart(lower, other):
+                    if other is not lower and not (_apart(lower, other) or _apart(root, other)):
                         found.add(other)
-                        self._down(other, found)
+                        self._down(root, other, found)
         return (found | above) - {root}
 
-    def _down(self, root: Root, found: set[Root]) -> None:
+    def _down(self, written: Root, root: Root, found: set[Root]) -> None:
+        """Add what may be ``root``, but for what is apart from the root that is written to."""
         pending = [root]
         while pending:
             for lower in self._named[pending.pop()] - found:
-                found.add(lower)
-                pending.append(lower)
+                if not _apart(written, lower):
+                    found.add(lower)
+                    pending.append(lower)
 
     def may_be_same(self, a: Ref, b: Ref) -> bool:
         """Whether two references may mean parts of the same object."""

@@ -34,6 +34,7 @@ _PERHAPS = frozenset(
 )
 """Operators that give a view or a copy, depending on how the tensor lies in memory."""
 _SPLITS = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk"})
+_ARITHMETIC = frozenset({"aten::add", "aten::sub", "aten::mul", "aten::neg"})
 _SWITCHES = ("train", "training")
 _RATES = ("p", "dropout", "dropout_p")
 
@@ -53,6 +54,9 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
     if any(jit.writes(argument) for argument in schema.arguments):
         return write_in_place(writer, kind, schema, inputs)[: node.outputsSize()]
     types = [output.type() for output in node.outputs()]
+    number = _known_kind(kind, inputs)
+    if number is not None:
+        types, inputs = [number], [_no_truth(writer, what) for what in inputs]
     if not any(jit.is_tensor_type(t) or jit.is_list_type(t) for t in types):
         known = _folded(writer, kind, overload, inputs)
         if known is not None:
@@ -66,6 +70,27 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
     fakes = writer.try_out(kind, overload, inputs)
     seen = _view(writer, node, schema, inputs, fakes)
     return seen if seen is not None else _pure(writer, kind, overload, inputs, types, fakes)
+
+
+def _known_kind(kind: str, inputs: list[Any]) -> Any:
+    """Return the type that arithmetic on numbers gives, which TorchScript may leave open."""
+    if kind not in _ARITHMETIC or not all(isinstance(what, Known | Plain) for what in inputs):
+        return None
+    kinds = {
+        type(what.value).__name__ if isinstance(what, Known) else str(what.value.type())
+        for what in inputs
+    }
+    if not kinds <= {"int", "float", "bool"}:
+        return None
+    return jit.FLOAT if "float" in kinds else jit.INT
+
+
+def _no_truth(writer: Writer, what: Any) -> Any:
+    """Return a truth value as the integer that it is in Python, anything else as it is."""
+    if isinstance(what, Plain) and str(what.value.type()) == "bool":
+        [number] = writer.node_of("aten::Int", [what.value], [jit.INT])
+        return Plain(number, writer.scope)
+    return Known(int(what.value)) if isinstance(getattr(what, "value", None), bool) else what
 
 
 def _folded(writer: Writer, kind: str, overload: str, inputs: list[Any]) -> Known | None:
@@ -163,42 +188,6 @@ def _viewed(writer: Writer, schema: Any, inputs: list[Any], fakes: Any) -> int |
     if len(schema.returns) != 1 or not jit.reads(schema.returns[0]):
         return None
     return next((i for i in refs if jit.reads(schema.arguments[i])), None)
-
-
-def indexed_as_python_does(writer: Writer, inputs: list[Any]) -> tuple[list[Any], bool]:
-    """Return the arguments of ``index`` and ``index_put_``, 0-d indices taken by ``select``.
-
-    Python's ``m[i]`` with such a tensor is a view; TorchScript's is a copy.  (The rules are those
-    of ``applySlicing`` in PyTorch's ``python_variable_indexing.cpp``.)
-
-    Returns:
-        The arguments, and whether nothing is left to index: the first is the result.
-    """
-    ref, indices, *others = inputs
-    content = writer.content(indices.root)
-    if not isinstance(ref, Ref) or not isinstance(content, Elements):
-        return inputs, False
-    rest: list[Any] = []
-    for item in content.items:
-        if _is_number(writer, item):
-            [number] = writer.node_of("aten::Int", [writer.value(item)], [jit.INT])
-            place = Plain(number, writer.scope)
-            link = Link("aten::select", "int", (None, Known(len(rest)), place), 0)
-            ref = Ref(ref.base, (*ref.chain, link))
-            writer.read(ref)
-        else:
-            rest.append(item)
-    left = Elements(tuple(rest))
-    is_view = ref is not inputs[0] and all(item == Known(None) for item in rest)
-    return [ref, writer.new_list(left, indices.element), *others], is_view
-
-
-def _is_number(writer: Writer, item: Any) -> bool:
-    """Whether an index is a 0-d tensor that Python takes for an integer."""
-    fake = writer.read(item).fake if isinstance(item, Ref) else None
-    if fake is None or fake.dim() > 0 or fake.is_floating_point():
-        return False
-    return fake.dtype not in (torch.bool, torch.uint8)
 
 
 def _frozen(writer: Writer, argument: Any) -> Any:

@@ -14,15 +14,12 @@ from stateful_pipeline.errors import Place
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Block, Node, Value
 from stateful_pipeline.model.user_code import is_user_file
-from stateful_pipeline.stages.rewrite.torchscript import containers
+from stateful_pipeline.stages.rewrite.torchscript import containers, like_python
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
 from stateful_pipeline.stages.rewrite.torchscript.branches import choose
 from stateful_pipeline.stages.rewrite.torchscript.facts import FACTS
 from stateful_pipeline.stages.rewrite.torchscript.loops import loop
-from stateful_pipeline.stages.rewrite.torchscript.operators import (
-    indexed_as_python_does,
-    write_operator,
-)
+from stateful_pipeline.stages.rewrite.torchscript.operators import write_operator
 from stateful_pipeline.stages.rewrite.torchscript.scalars import identity
 from stateful_pipeline.stages.rewrite.torchscript.sizes import decided
 from stateful_pipeline.stages.rewrite.torchscript.values import (
@@ -76,10 +73,12 @@ class Rewriter:
             "prim::Uninitialized": lambda node: [Undefined(node.output().type())],
             "prim::CallMethod": self._call,
             "prim::CallFunction": self._call,
+            "aten::item": self._item,
         }
         if python:
             self._handlers["aten::index"] = self._index
             self._handlers["aten::index_put_"] = self._index_put
+            self._handlers["aten::tensor"] = self._tensor
 
     def run(self, graph: Any, arguments: Sequence[Any]) -> list[Any]:
         """Rewrite ``graph`` for the abstract values of its inputs; return those of its outputs."""
@@ -174,12 +173,24 @@ class Rewriter:
         return [group.items[index.value]]
 
     def _index(self, node: Node) -> Sequence[Any]:
-        inputs, is_view = indexed_as_python_does(self._writer, self._inputs(node))
+        inputs, is_view = like_python.indexed(self._writer, self._inputs(node))
         return inputs[:1] if is_view else write_operator(self._writer, node, inputs)
+
+    def _tensor(self, node: Node) -> Sequence[Any]:
+        inputs = self._inputs(node)
+        held = like_python.tensor(self._writer, inputs)
+        if held is None:
+            return write_operator(self._writer, node, inputs)
+        return [self._writer.new_tensor(held)]
+
+    def _item(self, node: Node) -> Sequence[Any]:
+        inputs = self._inputs(node)
+        number = like_python.item(self._writer, inputs[0])
+        return write_operator(self._writer, node, inputs) if number is None else [number]
 
     def _index_put(self, node: Node) -> Sequence[Any]:
         given = self._inputs(node)
-        inputs, is_view = indexed_as_python_does(self._writer, given)
+        inputs, is_view = like_python.indexed(self._writer, given)
         if not is_view or inputs[3] != Known(False):
             return write_operator(self._writer, node, given)
         write_in_place(

@@ -1,0 +1,84 @@
+"""Operators that mean something else in TorchScript than the Python code that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stateful_pipeline.model import jit
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Elements,
+    Held,
+    Known,
+    Link,
+    Plain,
+    Ref,
+)
+from stateful_pipeline.stages.rewrite.torchscript.writer import UnknownFakeError, Writer
+
+
+def indexed(writer: Writer, inputs: list[Any]) -> tuple[list[Any], bool]:
+    """Return the arguments of ``index`` and ``index_put_``, 0-d indices taken by ``select``.
+
+    Python's ``m[i]`` with such a tensor is a view; TorchScript's is a copy.  (The rules are those
+    of ``applySlicing`` in PyTorch's ``python_variable_indexing.cpp``.)
+
+    Returns:
+        The arguments, and whether nothing is left to index: the first is the result.
+    """
+    ref, indices, *others = inputs
+    content = writer.content(indices.root)
+    if not isinstance(ref, Ref) or not isinstance(content, Elements):
+        return inputs, False
+    rest: list[Any] = []
+    for item in content.items:
+        if _is_number(writer, item):
+            [number] = writer.node_of("aten::Int", [writer.value(item)], [jit.INT])
+            place = Plain(number, writer.scope)
+            link = Link("aten::select", "int", (None, Known(len(rest)), place), 0)
+            ref = Ref(ref.base, (*ref.chain, link))
+            writer.read(ref)
+        else:
+            rest.append(item)
+    left = Elements(tuple(rest))
+    is_view = ref is not inputs[0] and all(item == Known(None) for item in rest)
+    return [ref, writer.new_list(left, indices.element), *others], is_view
+
+
+def _is_number(writer: Writer, item: Any) -> bool:
+    """Whether an index is a 0-d tensor that Python takes for an integer."""
+    fake = writer.read(item).fake if isinstance(item, Ref) else None
+    if fake is None or fake.dim() > 0 or fake.is_floating_point():
+        return False
+    return fake.dtype not in (torch.bool, torch.uint8)
+
+
+def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
+    """Return what ``torch.tensor`` gives for numbers, or None where TorchScript gives the same.
+
+    TorchScript rounds floats to float32 on the way to any dtype.
+    """
+    data, code, *_ = inputs
+    dtype = jit.dtype_of(code.value) if isinstance(code, Known) and code.value is not None else None
+    try:
+        return writer.tensor_constant(torch.tensor(writer.known(data), dtype=dtype))
+    except (UnknownFakeError, TypeError, ValueError):
+        pass
+    if not isinstance(data, Plain) or dtype != torch.float64:
+        return None
+    no = Known(None)
+    sizes = writer.new_list(Elements(()), jit.INT)
+    return writer.tensor_op("aten::full", "", sizes, data, code, no, no, no)
+
+
+def item(writer: Writer, ref: Any) -> Plain | None:
+    """Return the number in a tensor as one whose type is known, or None if its dtype is not."""
+    fake = writer.read(ref).fake if isinstance(ref, Ref) else None
+    if fake is None:
+        return None
+    kinds: dict[str, Any] = {"aten::Int": jit.INT, "aten::Bool": jit.BOOL, "aten::Float": jit.FLOAT}
+    kind = "aten::Float" if fake.is_floating_point() else "aten::Int"
+    kind = "aten::Bool" if fake.dtype == torch.bool else kind
+    [number] = writer.node_of(kind, [writer.value(ref)], [kinds[kind]])
+    return Plain(number, writer.scope)
