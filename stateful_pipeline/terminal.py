@@ -106,7 +106,7 @@ class Terminal:
             self._console.print(table)
         for name, target in outcome.targets.items():
             self._explain(name, target)
-        for place in outcome.summary["notes"].get("rewrite", {}).get("never_raised", []):
+        for place in outcome.summary.get("notes", {}).get("rewrite", {}).get("never_raised", []):
             self._console.print(f"  [yellow]{escape(place)} may raise; an engine goes on there[/]")
         for gate in outcome.missed:
             self._console.print(f"  [red]gate missed: {escape(gate)}[/]")

@@ -99,6 +99,13 @@ def test_the_last_word_is_what_the_run_ended_with(status, word):
     assert str(Path("out/.builds/m/1/report.html")) in text
 
 
+def test_lines_that_raise_in_eager_mode_alone_are_said():
+    notes = {"rewrite": {"never_raised": ["cache.py:12"]}}
+    assert "cache.py:12 may raise; an engine goes on there" in shown(
+        outcome("passed", summary={"notes": notes})
+    )
+
+
 def test_only_what_was_checked_and_equal_is_called_passed():
     good = TargetBuild("good", passed=True, verify=verify())
     bad = TargetBuild("bad", passed=False, verify=verify())

@@ -9,7 +9,7 @@ get a value of their own, made before the loop, the order does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 
 from stateful_pipeline.model.jit import Block, Graph, Node, Value
 
@@ -17,40 +17,46 @@ from stateful_pipeline.model.jit import Block, Graph, Node, Value
 def interpretable(graph: Graph) -> Graph:
     """Return a copy of ``graph`` that the interpreter runs in the order in which it is written."""
     changed = graph.copy()
-    pending: list[Graph | Block] = [changed]
+    pending: list[tuple[Graph | Block, Node]] = [(changed, changed.return_node())]
     while pending:
-        block = pending.pop()
-        for node in list(block.nodes()):
-            pending += node.blocks()
-            if list(node.blocks()) and node.outputsSize() == 1:
-                _keep(changed, node)
+        block, end = pending.pop()
+        _separate(changed, [*block.nodes(), end])
+        for node in block.nodes():
+            pending += [(inner, inner.returnNode()) for inner in node.blocks()]
     return changed
 
 
-def _keep(graph: Graph, node: Node) -> None:
-    """Let what reads a value after ``node``, in its block, read a copy if ``node`` does too."""
-    for value in {value.unique(): value for value in _read_inside(node)}.values():
-        later = [use for use in value.uses() if _is_later(use.user, node)]
-        if not later or value.node().kind() == "prim::Constant":
-            continue
-        held = graph.create("prim::unchecked_cast", [value], 1)
-        held.insertBefore(node)
-        held.output().setType(value.type())
-        for use in later:
-            use.user.replaceInput(use.offset, held.output())
+def _separate(graph: Graph, nodes: list[Node]) -> None:
+    """Let what reads a value after a loop, in its block, read a copy if the loop does too."""
+    later: dict[int, list[tuple[Node, int]]] = defaultdict(list)
+    for node in reversed(nodes):
+        if node.outputsSize() == 1 and list(node.blocks()):
+            for value in _read_inside(node):
+                uses = later.pop(value.unique(), [])
+                if uses and value.node().kind() != "prim::Constant":
+                    held = _copy(graph, value, node)
+                    for user, offset in uses:
+                        user.replaceInput(offset, held.output())
+                    later[value.unique()].append((held, 0))
+        for offset, value in enumerate(node.inputs()):
+            later[value.unique()].append((node, offset))
 
 
-def _read_inside(node: Node) -> Iterator[Value]:
-    """Yield what the blocks of ``node`` read."""
+def _copy(graph: Graph, value: Value, before: Node) -> Node:
+    copy = graph.create("prim::unchecked_cast", [value], 1)
+    copy.insertBefore(before)
+    copy.output().setType(value.type())
+    return copy
+
+
+def _read_inside(node: Node) -> list[Value]:
+    """Return what the blocks of ``node`` read, each once."""
+    read: dict[int, Value] = {}
     pending = list(node.blocks())
     while pending:
         block = pending.pop()
-        yield from block.outputs()
+        read |= {value.unique(): value for value in block.outputs()}
         for inner in block.nodes():
-            yield from inner.inputs()
+            read |= {value.unique(): value for value in inner.inputs()}
             pending += inner.blocks()
-
-
-def _is_later(user: Node, node: Node) -> bool:
-    """Whether ``user`` stands after ``node`` in the same block, or is what the block returns."""
-    return bool(user.owningBlock() == node.owningBlock() and node.isBefore(user))
+    return list(read.values())

@@ -75,6 +75,11 @@ def test_a_target_that_was_not_checked_says_why(summary: dict[str, Any]) -> None
     assert "Owed: no CUDA device" in words
 
 
+def test_lines_that_raise_in_eager_mode_alone_are_named(summary: dict[str, Any]) -> None:
+    summary["notes"] = {"rewrite": {"never_raised": ["cache.py:12"]}}
+    assert "forward may raise at cache.py:12" in Page(render_report(summary)).words
+
+
 def test_a_size_that_varies_from_step_to_step_is_told_from_the_others(
     failed: dict[str, Any],
 ) -> None:
