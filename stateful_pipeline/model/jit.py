@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.onnx._internal.torchscript_exporter import utils as _exporter
 
 from stateful_pipeline.errors import Place, StageError
 
@@ -154,28 +153,6 @@ def _pass(graph: Graph, function: Callable[[Any], object]) -> None:
             stage="rewrite",
             hint="write it with other operators, or export with torch.export",
         ) from error
-
-
-@contextmanager
-def exporter_given(results: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Give the ONNX exporter results of the right types, where it would run the graph on zeros."""
-    before = _exporter._get_example_outputs
-    try:
-        _exporter._get_example_outputs = lambda model, arguments: tuple(results)
-        yield
-    finally:
-        _exporter._get_example_outputs = before
-
-
-@contextmanager
-def quiet_exporter() -> Iterator[None]:
-    """Keep the ONNX exporter from printing the graph where it fails."""
-    before = torch._C._jit_onnx_log
-    try:
-        torch._C._jit_onnx_log = lambda *parts: None
-        yield
-    finally:
-        torch._C._jit_onnx_log = before
 
 
 def place_of(node: Node) -> Place | None:

@@ -24,6 +24,7 @@ from stateful_pipeline.model import jit
 from stateful_pipeline.model.arrays import dtype_name
 from stateful_pipeline.model.program import Port
 from stateful_pipeline.model.script_program import ScriptProgram
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.interface import onnx_dtype
 from stateful_pipeline.stages.export.number_forms import with_number_forms
 from stateful_pipeline.stages.export.promotion import with_promoted_operands
@@ -44,6 +45,7 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     Raises:
         StageError: An operator has no ONNX form, or the exporter failed; with the user's line.
     """
+    torch_exporter.require_supported()
     ports = [*program.given()]
     names = [f"given_{index}" for index in range(len(ports))]
     weights = [f"weight_{index}" for index in range(len(program.weights))]
@@ -55,7 +57,7 @@ def convert_script(program: ScriptProgram, opset: int) -> ir.Model:
     graph = jit.with_typed_lists(jit.with_kinds(program.graph, RENAMED), EMPTY_LIST)
     graph = jit.with_marks(with_promoted_operands(with_python_numbers(graph)), MARK)
     results = tuple(map(_example, program.made()))
-    with torch.no_grad(), _silence(), jit.exporter_given(results), registered(written):
+    with torch.no_grad(), _silence(), torch_exporter.given(results), registered(written):
         try:
             torch.onnx.export(
                 jit.function_of(graph),
@@ -102,7 +104,7 @@ def _dynamic(names: Sequence[str], ports: Sequence[Port]) -> dict[str, dict[int,
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep the exporter's warnings quiet, and the graph that it prints where it fails."""
-    with warnings.catch_warnings(), jit.quiet_exporter():
+    with warnings.catch_warnings(), torch_exporter.quiet():
         warnings.filterwarnings("ignore", module=r"torch\.|onnx")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield

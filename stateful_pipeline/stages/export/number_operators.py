@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.onnx import JitScalarType, symbolic_helper  # type: ignore[attr-defined]
+from torch.onnx import JitScalarType  # type: ignore[attr-defined]
 
 from stateful_pipeline.model import jit
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.number_forms import DOMAIN, FORMS, GIVES, READS, own_name
 
 TYPES = {"int": jit.INT, "float": jit.FLOAT, "bool": jit.BOOL}
@@ -115,7 +116,7 @@ def _of_type(g: Any, number: Any, type_: Any) -> Any:
 
 def _read(g: Any, value: Any) -> Any:
     """The element of a tensor as a number."""
-    if symbolic_helper._get_tensor_rank(value) != 0:
+    if torch_exporter.rank(value) != 0:
         shape = g.op("Constant", value_t=torch.empty(0, dtype=torch.int64))
         value = g.op("Reshape", value, shape)
     dtype = g.original_node.output().type().dtype()
@@ -124,5 +125,5 @@ def _read(g: Any, value: Any) -> Any:
 
 def _as_dtype(g: Any, number: Any, code: Any) -> Any:
     """A number as a tensor without dimensions, of the dtype that an operator computes in."""
-    dtype = JitScalarType(symbolic_helper._parse_arg(code, "i"))
+    dtype = JitScalarType(torch_exporter.argument(code, "i"))
     return g.op("Cast", number, to_i=dtype.onnx_type())

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 # The exporter's table of its own forms; torch.onnx has no public way to it.
-from torch.onnx._internal.torchscript_exporter import registration
-
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.number_operators import forms
 from stateful_pipeline.stages.export.symbolics.activations import ACTIVATIONS
 from stateful_pipeline.stages.export.symbolics.cells import CELLS
@@ -69,8 +68,7 @@ def registered(opset: int) -> Iterator[None]:
 
 def _or_exporters(name: str, function: Symbolic, opset: int) -> Symbolic:
     """Return a form that is the exporter's own where ``function`` has none."""
-    group: Any = registration.registry.get_function_group(name)
-    exporters = None if group is None else group.get(opset)
+    exporters = torch_exporter.own_form(name, opset)
 
     def symbolic(g: Any, *arguments: Any, **attributes: Any) -> Any:
         made = function(g, *arguments)

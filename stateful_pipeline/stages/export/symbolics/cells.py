@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.onnx import symbolic_helper
-
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.writing import Symbolic
 
 
 def _gates(g: Any, value: Any, weight: Any, bias: Any) -> Any:
     """``value @ weight.T + bias``; ``bias`` may be None."""
-    inputs = [value, weight] + ([] if symbolic_helper._is_none(bias) else [bias])
+    inputs = [value, weight] + ([] if torch_exporter.is_none(bias) else [bias])
     return g.op("Gemm", *inputs, transB_i=1)
 
 
@@ -32,7 +31,7 @@ def lstm_cell(
     g: Any, x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
     """``nn.LSTMCell``: the gates are input, forget, cell and output, in this order."""
-    h, c = symbolic_helper._unpack_list(hx)
+    h, c = torch_exporter.items(hx)
     sums = g.op("Add", _gates(g, x, w_ih, b_ih), _gates(g, h, w_hh, b_hh))
     i, f, new, o = g.op("Split", sums, axis_i=1, num_outputs_i=4, outputs=4)
     kept = g.op("Mul", g.op("Sigmoid", f), c)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.onnx import JitScalarType, symbolic_helper  # type: ignore[attr-defined]
+from torch.onnx import JitScalarType  # type: ignore[attr-defined]
 
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.writing import Symbolic
 
 EMPTY_LIST = "stateful_pipeline::empty_list"
@@ -31,7 +32,7 @@ def known(g: Any, value: Any) -> Any:
 
 def empty_list(g: Any, anything: Any, dtype: Any) -> Any:
     """``SequenceEmpty`` of the dtype that its tensors will have."""
-    code = symbolic_helper._parse_arg(dtype, "i")
+    code = torch_exporter.argument(dtype, "i")
     return g.op("SequenceEmpty", dtype_i=JitScalarType(code).onnx_type())
 
 

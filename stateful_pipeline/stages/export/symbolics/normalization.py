@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.onnx import symbolic_helper
 
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.reductions import Reduction, reduction
 from stateful_pipeline.stages.export.symbolics.writing import (
     Symbolic,
     Writer,
     elementwise,
-    is_none,
     parsed,
     rank_of,
     result_dtype,
@@ -37,7 +36,11 @@ def _for_float64(symbolic: Symbolic) -> Symbolic:
 def rms_norm(g: Any, value: Any, shape: Any, weight: Any, epsilon: Any) -> Any:
     """``F.rms_norm``; epsilon is that of the dtype that is computed in if it is left out."""
     made = _last(g, value, shape)
-    least = torch.finfo(made.op.dtype).eps if is_none(epsilon) else float(parsed(epsilon, "f"))
+    least = (
+        torch.finfo(made.op.dtype).eps
+        if torch_exporter.is_none(epsilon)
+        else float(parsed(epsilon, "f"))
+    )
     result = _normal(made, made.value, least)
     return made.result(_affine(made.op, result, weight, None))
 
@@ -112,8 +115,8 @@ def addmm(op: Writer, value: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
 
 def _last(g: Any, value: Any, shape: Any) -> Reduction:
     """Return a reduction along the last dimensions, as many as ``shape`` has sizes."""
-    packed = symbolic_helper._is_packed_list(shape)
-    sizes = symbolic_helper._unpack_list(shape) if packed else parsed(shape, "is")
+    packed = torch_exporter.is_listed(shape)
+    sizes = torch_exporter.items(shape) if packed else parsed(shape, "is")
     made = reduction(g, value, None, None)
     return replace(made, axes=made.axes[-len(sizes) :], keeps=True)
 
@@ -131,13 +134,13 @@ def _normal(made: Reduction, distance: Any, epsilon: float) -> Any:
 def _of_channels(op: Writer, value: Any, *parameters: Any) -> tuple[Any, ...]:
     """Return parameters of channels, which are the second dimension of ``value``."""
     shape = op.ints(-1, *[1] * (rank_of(value) - 2))
-    return tuple(None if is_none(p) else op("Reshape", p, shape) for p in parameters)
+    return tuple(None if torch_exporter.is_none(p) else op("Reshape", p, shape) for p in parameters)
 
 
 def _affine(op: Writer, value: Any, weight: Any, bias: Any) -> Any:
-    if not is_none(weight):
+    if not torch_exporter.is_none(weight):
         value = op("Mul", value, op.cast(weight))
-    return value if is_none(bias) else op("Add", value, op.cast(bias))
+    return value if torch_exporter.is_none(bias) else op("Add", value, op.cast(bias))
 
 
 _FLOAT64: dict[str, Callable[..., Any]] = {

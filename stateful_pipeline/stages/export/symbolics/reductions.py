@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.writing import (
     Symbolic,
     Writer,
     computing_dtype,
     dtype_of,
-    is_none,
     lifted,
     parsed,
     parsed_dims,
@@ -98,7 +98,7 @@ def _moments(kinds: tuple[str, ...]) -> Symbolic:
         mean = made("ReduceMean", made.value)
         distance = op("Sub", made.value, mean)
         squares = made("ReduceSum", op("Mul", distance, distance))
-        less = 1.0 if is_none(correction) else float(parsed(correction, "f"))
+        less = 1.0 if torch_exporter.is_none(correction) else float(parsed(correction, "f"))
         variance = op("Div", squares, op("Max", op("Sub", made.count(), less), 0))
         moments = {"mean": mean, "var": variance, "std": op("Sqrt", variance)}
         results = tuple(made.result(moments[kind]) for kind in kinds)
@@ -142,7 +142,7 @@ def _norm(made: Reduction, p: float) -> Any:
 def norm(g: Any, value: Any, p: Any, *arguments: Any) -> Any:
     """``torch.norm``: of all elements, or of those along dimensions."""
     dims, keepdim = arguments[:2] if len(arguments) > 1 else (None, None)
-    order = 2.0 if is_none(p) else float(parsed(p, "f"))
+    order = 2.0 if torch_exporter.is_none(p) else float(parsed(p, "f"))
     return _norm(reduction(g, value, dims, keepdim), order)
 
 
@@ -154,7 +154,7 @@ def frobenius_norm(g: Any, value: Any, dims: Any = None, keepdim: Any = None) ->
 def linalg_norm(g: Any, value: Any, order: Any, dims: Any, keepdim: Any, dtype: Any) -> Any:
     """``torch.linalg.norm`` of vectors, or of all elements without an order."""
     made = reduction(g, value, dims, keepdim)
-    if is_none(order):
+    if torch_exporter.is_none(order):
         return _norm(made, 2.0)
     if len(made.axes) != 1:
         return NotImplemented

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.writing import (
     Symbolic,
     Writer,
     dtype_of,
-    is_none,
     lifted,
     parsed,
     rank_of,
@@ -145,7 +145,7 @@ def index_add(g: Any, base: Any, dim: Any, index: Any, source: Any, alpha: Any =
     op = _writer(g, base)
     base, index, axis, flat = _along(op, base, dim, index, one=True)
     source = lifted(op, op.cast(source))
-    if alpha is not None and not is_none(alpha):
+    if alpha is not None and not torch_exporter.is_none(alpha):
         source = op("Mul", source, op.cast(alpha))
     source = op("Reshape", source, op.shape(index))
     return _done(op, _scattered(op, base, index, source, axis, "add"), flat)

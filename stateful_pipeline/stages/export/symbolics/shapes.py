@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.onnx import symbolic_helper
 
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.views import diagonal
 from stateful_pipeline.stages.export.symbolics.writing import (
     END,
     Symbolic,
     Writer,
     computing_dtype,
-    is_none,
     parsed,
     rank_of,
     result_dtype,
@@ -24,7 +23,7 @@ def diff(g: Any, value: Any, times: Any, dim: Any, prepend: Any = None, append: 
     """``torch.diff``: differences of neighbours along a dimension."""
     op = Writer(g, result_dtype(g) or torch.float32)
     axis = parsed(dim, "i") % rank_of(value)
-    parts = [part for part in (prepend, value, append) if not is_none(part)]
+    parts = [part for part in (prepend, value, append) if not torch_exporter.is_none(part)]
     if len(parts) > 1:
         value = op("Concat", *(op.cast(part) for part in parts), axis_i=axis)
     minus = "Xor" if op.dtype == torch.bool else "Sub"
@@ -66,7 +65,7 @@ def hstack(g: Any, tensors: Any) -> Any:
     """``torch.hstack``: along the second dimension, or the only one."""
     op = Writer(g, result_dtype(g) or torch.float32)
     parts = []
-    for tensor in symbolic_helper._unpack_list(tensors):
+    for tensor in torch_exporter.items(tensors):
         flat = rank_of(tensor) == 0
         part = op.cast(tensor)
         parts.append(op("Unsqueeze", part, op.ints(0)) if flat else part)

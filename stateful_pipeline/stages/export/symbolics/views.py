@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.onnx import symbolic_helper
 
+from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.writing import END, Symbolic, rank_of
 
 
 def select_scatter(g: Any, base: Any, source: Any, dim: Any, index: Any) -> Any:
     """``base`` with ``source`` at ``index`` along ``dim``: one row of ``ScatterElements``."""
-    axis = symbolic_helper._parse_arg(dim, "i")
-    source = symbolic_helper._unsqueeze_helper(g, source, [axis])
+    axis = torch_exporter.argument(dim, "i")
+    source = torch_exporter.unsqueezed(g, source, [axis])
     index = g.op("Reshape", index, g.op("Constant", value_t=torch.tensor([1] * rank_of(source))))
     index = g.op("Expand", index, g.op("Shape", source))
     return g.op("ScatterElements", base, index, source, axis_i=axis)
@@ -25,7 +25,7 @@ def slice_scatter(g: Any, base: Any, source: Any, dim: Any, start: Any, end: Any
     The same slice of all positions along ``dim`` says where each row goes, so that bounds mean what
     they mean for ``Slice``: negative, beyond the end or empty.
     """
-    axis = symbolic_helper._parse_arg(dim, "i")
+    axis = torch_exporter.argument(dim, "i")
     rank = rank_of(base)
     axis = axis % rank
     size = g.op("Gather", g.op("Shape", base), g.op("Constant", value_t=torch.tensor(axis)))
@@ -44,15 +44,15 @@ def slice_scatter(g: Any, base: Any, source: Any, dim: Any, start: Any, end: Any
 
 def _vector(g: Any, value: Any, default: int) -> Any:
     """Return a bound of a slice as a vector of one element."""
-    if symbolic_helper._is_none(value):
+    if torch_exporter.is_none(value):
         return g.op("Constant", value_t=torch.tensor([default]))
     return g.op("Reshape", value, g.op("Constant", value_t=torch.tensor([1])))
 
 
 def roll(g: Any, value: Any, shifts: Any, dims: Any) -> Any:
     """``torch.roll``; without ``dims`` it rolls the elements in their order."""
-    by = symbolic_helper._parse_arg(shifts, "is")
-    along = symbolic_helper._parse_arg(dims, "is")
+    by = torch_exporter.argument(shifts, "is")
+    along = torch_exporter.argument(dims, "is")
     if along:
         result = value
         for shift, axis in zip(by, along, strict=True):
@@ -117,7 +117,7 @@ def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = Fa
         lead = list(range(len(before), len(before) + width))
         rest = [*range(len(before)), *range(len(before) + width, len(others) + width)]
         values = g.op("Transpose", values, perm_i=[*lead, *rest])
-    reduction = {"reduction_s": "add"} if symbolic_helper._parse_arg(accumulate, "b") else {}
+    reduction = {"reduction_s": "add"} if torch_exporter.argument(accumulate, "b") else {}
     if order == list(range(rank)):
         return g.op("ScatterND", base, where, values, **reduction)
     moved = g.op("Transpose", base, perm_i=order)
@@ -127,12 +127,12 @@ def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = Fa
 
 def _entries(g: Any, indices: Any) -> list[Any]:
     """Return an int64 index, or None for all, for each leading dimension."""
-    packed = symbolic_helper._is_packed_list(indices)
+    packed = torch_exporter.is_listed(indices)
     entries: list[Any] = []
-    for index in symbolic_helper._unpack_list(indices) if packed else [indices]:
-        if symbolic_helper._is_none(index):
+    for index in torch_exporter.items(indices) if packed else [indices]:
+        if torch_exporter.is_none(index):
             entries.append(None)
-        elif symbolic_helper._is_bool(index):
+        elif torch_exporter.is_truth(index):
             entries += _positions(g, index)
         else:
             entries.append(g.op("Cast", index, to_i=7))
@@ -158,12 +158,12 @@ def _dims(g: Any, shape: Any, dims: list[int]) -> Any:
 def diagonal(g: Any, value: Any, offset: Any, dim1: Any, dim2: Any) -> Any:
     """``torch.diagonal`` of a matrix of known size: its elements, gathered from the flat matrix."""
     rank = rank_of(value)
-    rows, columns = (symbolic_helper._parse_arg(dim, "i") % rank for dim in (dim1, dim2))
+    rows, columns = (torch_exporter.argument(dim, "i") % rank for dim in (dim1, dim2))
     sizes = g.original_node.inputsAt(0).type().varyingSizes() or [None] * rank
     height, width = sizes[rows], sizes[columns]
     if height is None or width is None:
         raise RuntimeError("the diagonal of a matrix whose size is known at run time only")
-    shift = symbolic_helper._parse_arg(offset, "i")
+    shift = torch_exporter.argument(offset, "i")
     down, right = max(-shift, 0), max(shift, 0)
     count = max(min(height - down, width - right), 0)
     index = [(down + i) * width + right + i for i in range(count)]
@@ -180,9 +180,9 @@ def diagonal(g: Any, value: Any, offset: Any, dim1: Any, dim2: Any) -> Any:
 def unflatten(g: Any, value: Any, dim: Any, sizes: Any) -> Any:
     """``torch.unflatten`` as a ``Reshape`` whose rank shows."""
     rank = rank_of(value)
-    axis = symbolic_helper._parse_arg(dim, "i") % rank
-    into = list(symbolic_helper._parse_arg(sizes, "is"))
-    known = [symbolic_helper._get_tensor_dim_size(value, d) for d in range(rank)]
+    axis = torch_exporter.argument(dim, "i") % rank
+    into = list(torch_exporter.argument(sizes, "is"))
+    known = [torch_exporter.size(value, d) for d in range(rank)]
     target = [*known[:axis], *into, *known[axis + 1 :]]
     target = [-1 if size is None else size for size in target]
     if target.count(-1) <= 1:

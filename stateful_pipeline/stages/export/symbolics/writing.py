@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.onnx import JitScalarType, symbolic_helper  # type: ignore[attr-defined]
+from torch.onnx import JitScalarType  # type: ignore[attr-defined]
+
+from stateful_pipeline.stages.export import torch_exporter
 
 Symbolic = Callable[..., Any]
 """Writes one node of a TorchScript graph as ONNX operators: graph, inputs -> results.
@@ -109,10 +111,10 @@ def rank_of(value: Any) -> int:
     Raises:
         RuntimeError: It is not known.
     """
-    rank = symbolic_helper._get_tensor_rank(value)
+    rank = torch_exporter.rank(value)
     if rank is None:
         raise RuntimeError("an operator needs the rank of a tensor, which is not known")
-    return int(rank)
+    return rank
 
 
 def onnx_type(dtype: torch.dtype) -> int:
@@ -137,32 +139,26 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in _HALVES else dtype
 
 
-def is_none(value: Any) -> bool:
-    """Whether an argument is left out."""
-    return bool(symbolic_helper._is_none(value))
-
-
 def parsed(value: Any, kind: str) -> Any:
     """Return an argument that is known before the model runs: "i", "f", "b", "s", or "is".
 
     None stays None.
     """
-    read: Any = symbolic_helper._get_const
-    return None if is_none(value) else read(value, kind, "argument")
+    return None if torch_exporter.is_none(value) else torch_exporter.constant(value, kind)
 
 
 def parsed_dims(value: Any, rank: int) -> list[int]:
     """Return dimensions, none of them negative; all of them where none are given."""
     dims: list[int] = []
-    if not is_none(value):
+    if not torch_exporter.is_none(value):
         single = value.node().kind() == "onnx::Constant" and value.node().t("value").dim() == 0
-        dims = [parsed(value, "i")] if single else symbolic_helper._parse_arg(value, "is")
+        dims = [parsed(value, "i")] if single else torch_exporter.argument(value, "is")
     return [dim % rank for dim in dims] or list(range(rank))
 
 
 def lifted(op: Writer, value: Any) -> Any:
     """Return a 0-d tensor with one dimension if the exporter would cast it, and others as is."""
-    if symbolic_helper._get_tensor_rank(value) != 0 or value.node().kind() == "onnx::Constant":
+    if torch_exporter.rank(value) != 0 or value.node().kind() == "onnx::Constant":
         return value
     result = op("Unsqueeze", value, op.ints(0))
     result.setType(value.type().with_sizes([1]))
@@ -196,7 +192,7 @@ def elementwise(
             return NotImplemented
         used = dtype_of(arguments[0]) if result == torch.bool else result
         op = Writer(g, dtype or computing_dtype(used or result), result)
-        given = [None if is_none(value) else value for value in arguments[:operands]]
+        given = [None if torch_exporter.is_none(value) else value for value in arguments[:operands]]
         lifts = not {op.dtype, *(dtype_of(value) for value in given if value)} <= _AS_NUMBERS
         if promotes:
             given = [value and op.cast(value) for value in given]

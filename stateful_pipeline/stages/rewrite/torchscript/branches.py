@@ -211,7 +211,7 @@ class _Join:
         return self._unlike(_words(a), _words(b))
 
     def _unlike(self, a: str, b: str) -> Unusable:
-        text = f"a variable is {a} in one branch and {b} in the other"
+        text = f"a variable is {a} in one branch and {b} in the other: a graph has no form for that"
         return Unusable(text, self._writer.place)
 
     def _undefined(self, a: Any, b: Any) -> Any:

@@ -188,6 +188,8 @@ def _extended(writer: Writer, what: List, items: list[Any]) -> List:
     if isinstance(content, Elements):
         writer.store(what.root, Elements((*content.items, *items)))
         return what
+    if not jit.is_tensor_type(what.element):
+        raise writer.refusal("a list of numbers grows in a loop", "let it hold tensors")
     values = [writer.value(item) for item in items]
     more = writer.list_value(values, jit.element_type(content.value.type()))
     [output] = writer.node_of("aten::add", [content.value, more], [more.type()])

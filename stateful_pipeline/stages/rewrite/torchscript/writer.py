@@ -266,7 +266,7 @@ class Writer:
                 what.reason,
                 stage="rewrite",
                 place=self.place or what.place,
-                hint="give it the same kind of value in both branches",
+                hint="let it be a tensor or a number of one kind in both branches",
             )
         assert isinstance(what, Object | Table)
         text = "a module" if isinstance(what, Object) else "a dict"
