@@ -30,6 +30,8 @@ _DECIDED = re.compile(
 )
 """Tests that the compiler decides; the branch that is not taken is in no graph."""
 
+_NUMBERS = ("int", "float", "bool", "len", "min", "max", "abs", "round", "sum", "range", "str")
+
 _Lines = dict[str, dict[int, list[Node]]]
 
 
@@ -58,13 +60,20 @@ def refuse_dropped_writes(module: nn.Module, method: str, graph: Graph) -> None:
                     place=Place(file, branch.lineno),
                     hint="let both do the same, or export with torch.export",
                 )
+            for loop in _loops_over_slices(function_):
+                raise StateError(
+                    f"TorchScript keeps '{ast.unparse(loop.target)}' from an earlier loop in a "
+                    "loop over a slice of modules",
+                    place=Place(file, loop.lineno),
+                    hint="give the loop's variable another name",
+                )
             for statement in _writes(function_):
                 if not _is_there(statement, nodes):
                     raise StateError(
                         f"TorchScript does not write where Python does: {_text(statement)}",
                         place=Place(file, statement.lineno),
-                        hint="index with int(i) or use index_add_, index_copy_ or index_put_; "
-                        "give a tensor in a dict a name before it is written to",
+                        hint="write to the tensor itself, not to what a function gave; index with "
+                        "int(i), or use index_add_, index_copy_ or index_put_",
                     )
 
 
@@ -100,7 +109,7 @@ def _writes(function: ast.FunctionDef) -> Iterator[ast.stmt]:
     parts = {
         name.id
         for statement in ast.walk(function)
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Subscript)
+        if isinstance(statement, ast.Assign) and _may_be_part(statement.value)
         for name in statement.targets
         if isinstance(name, ast.Name)
     }
@@ -114,6 +123,19 @@ def _is_write(statement: ast.stmt, parts: set[str]) -> bool:
         return _is_part(statement.target, parts)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return any(isinstance(t, ast.Subscript) and _is_part(t.value, parts) for t in targets)
+
+
+def _loops_over_slices(function: ast.FunctionDef) -> Iterator[ast.For]:
+    """Yield loops over slices whose variable an earlier loop has, too."""
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    names: set[str] = set()
+    for loop in sorted(loops, key=lambda loop: loop.lineno):
+        target = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        sliced = any(isinstance(node, ast.Slice) for node in ast.walk(loop.iter))
+        of_modules = ast.unparse(loop.iter).startswith(("self.", "enumerate(self.", "zip(self."))
+        if sliced and of_modules and target & names:
+            yield loop
+        names |= target
 
 
 def _decided_by_scripting(function: ast.FunctionDef) -> Iterator[ast.If]:
@@ -146,6 +168,13 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(getattr(statement, name, []))
 
 
+def _may_be_part(value: ast.expr) -> bool:
+    """Whether an expression may give a part of a tensor, as many functions do."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id not in _NUMBERS
+    return isinstance(value, ast.Subscript | ast.Call)
+
+
 def _is_part(target: ast.expr, parts: set[str]) -> bool:
     """Whether an expression is a part of something, or a name for one."""
     return isinstance(target, ast.Subscript) or (
@@ -155,9 +184,12 @@ def _is_part(target: ast.expr, parts: set[str]) -> bool:
 
 def _is_call_in_place(value: ast.expr, parts: set[str]) -> bool:
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if _IN_PLACE.match(value.func.attr) and _is_part(value.func.value, parts):
+        target = value.func.value
+        if _IN_PLACE.match(value.func.attr) and (
+            isinstance(target, ast.Call) or _is_part(target, parts)
+        ):
             return True
-        value = value.func.value
+        value = target
     return False
 
 

@@ -133,8 +133,19 @@ def plain_execution() -> Any:
 
 
 def remove_unused(graph: Graph) -> None:
-    """Remove the operators whose results nobody reads, and check the graph's form."""
-    _pass(graph, torch._C._jit_pass_dce)
+    """Remove the operators whose results nobody reads, and check the graph's form.
+
+    Args:
+        graph: A pure graph: a loop without results does nothing, which the compiler leaves in
+            since it may not end.
+    """
+    idle: list[Node] = [graph]
+    while idle:
+        _pass(graph, torch._C._jit_pass_dce)
+        loops = graph.findAllNodes("prim::Loop", recurse=True)
+        idle = [node for node in loops if node.outputsSize() == 0]
+        if idle:
+            idle[0].destroy()  # others may lie in it
     _pass(graph, torch._C._jit_pass_lint)
 
 
@@ -197,6 +208,34 @@ def with_python_remainders(graph: Graph) -> Graph:
     return changed
 
 
+def with_python_powers(graph: Graph) -> Graph:
+    """Return a copy of ``graph`` in which ``2**7`` is an int, as in Python: not 128.0.
+
+    The compiler computes such a constant; the source of the operator that reads it says how it was
+    written.
+    """
+    changed = graph.copy()
+    for constant in changed.findAllNodes("prim::Constant", recurse=True):
+        value = None if constant.mustBeNone() else constant.output().toIValue()
+        if type(value) is not float or not value.is_integer() or place_of(constant) is not None:
+            continue
+        for use in constant.output().uses():
+            exact = _power(source_of(use.user), value)
+            if exact is not None:
+                with changed.insert_point_guard(use.user):
+                    use.user.replaceInput(use.offset, changed.insertConstant(exact))
+    return changed
+
+
+def _power(source: str, value: float) -> int | None:
+    """Return the power of two ints in ``source`` that is ``value``, or None."""
+    for base, exponent in re.findall(r"\b(\d+)\s*\*\*\s*(\d+)\b", source):
+        power: int = int(base) ** int(exponent)
+        if abs(power) < 2**63 and float(power) == abs(value):
+            return power if value >= 0 else -power
+    return None
+
+
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Any:
     return torch._C.parse_schema(text)
@@ -233,6 +272,22 @@ def takes_symbols(kind: str, overload: str) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+@functools.lru_cache(maxsize=4096)
+def may_alias_unsaid(kind: str, overload: str) -> bool:
+    """Whether an operator may give back memory of an argument although its schema does not say so.
+
+    Those may that are made of other operators.
+    """
+    name = f"{kind}.{overload}" if overload else kind
+    try:
+        composite: bool = torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        )
+    except RuntimeError:  # an operator of TorchScript alone
+        return False
+    return composite
 
 
 def reads(argument: Any) -> bool:

@@ -78,7 +78,7 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
             python = not isinstance(reference.module, torch.jit.ScriptModule)
             if python:
                 refuse_dropped_writes(reference.module, method, graph)
-                graph = jit.with_python_remainders(graph)
+                graph = jit.with_python_powers(jit.with_python_remainders(graph))
     except PipelineError:
         raise
     except Exception as error:  # the compiler raises what it likes, and runs the user's code

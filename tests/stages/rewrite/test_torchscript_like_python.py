@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import stateful_pipeline as sp
-from stateful_pipeline.errors import StateError
+from stateful_pipeline.errors import PipelineError
 
 
 class Matrix(nn.Module):
@@ -71,7 +71,38 @@ class Remainder(Matrix):
         return self.m * 1 + k
 
 
-@pytest.mark.parametrize("cls", [ViewOfARow, ViewOfAColumn, Elements, Remainder])
+class Powers(Matrix):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.tensor(2**24 - 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        k = int(self.n)
+        if bool(self.n > 2**24):
+            self.m = self.m + 1 + k**2 % 7
+        return self.m * 2**3 + (x.int() - 2**31).float()
+
+
+class DroppedOut(Matrix):
+    """In eval mode, dropout gives back the very tensor that it takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.drop(x)
+        held = self.drop(self.m)
+        if float(x.sum()) > 2:
+            held.add_(1)
+            y += 1
+        return self.m + x
+
+
+@pytest.mark.parametrize(
+    "cls", [ViewOfARow, ViewOfAColumn, Elements, Remainder, Powers, DroppedOut]
+)
 def test_it_means_what_python_means(cls, tmp_path):
     follow(cls(), tmp_path / "m.onnx")
 
@@ -114,6 +145,57 @@ class InADictThatIsRead(Matrix):
         return self.m + held["m"]
 
 
+class WrittenAlias(Matrix):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = self.m.type_as(x)
+        if float(x.sum()) > 2:
+            held.add_(1)
+        return self.m + 0
+
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.h + x
+
+
+class SlicedLoop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.ModuleList([Cell(), Cell(), Cell()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for cell in self.cells:
+            if float(x.sum()) > 2:
+                cell.h = cell.h + x
+        for cell in self.cells[1:]:
+            if float(x.sum()) > 3:
+                cell.h = cell.h * 2
+        return self.cells[0].h + 10 * self.cells[1].h + 100 * self.cells[2].h
+
+
+class Unused(Matrix):
+    @torch.jit.unused
+    def left_out(self, x: torch.Tensor) -> torch.Tensor:
+        self.m.add_(1)
+        return self.m + x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 2:
+            return self.left_out(x)
+        return self.m + x
+
+
+class NumberFirst(Matrix):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 2:
+            return (6 & x.int()) + 0.5
+        return self.m + x
+
+
 class Scripting(Matrix):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if torch.jit.is_scripting():
@@ -131,16 +213,50 @@ class Scripting(Matrix):
         (ItemOfATemporary, "self.m[self.c][0] = 9.0"),
         (InADict, 'held["m"] += x'),
         (InADictThatIsRead, 'held["m"] += x'),
+        (WrittenAlias, "held.add_(1)"),
+        (SlicedLoop, "for cell in self.cells[1:]:"),
+        (Unused, "return self.left_out(x)"),
+        (NumberFirst, "return (6 & x.int()) + 0.5"),
         (Scripting, "if torch.jit.is_scripting():"),
     ],
 )
-def test_a_write_that_torchscript_drops_is_refused(cls, line, tmp_path):
+def test_what_torchscript_drops_is_refused(cls, line, tmp_path):
     path = tmp_path / "m.onnx"
-    with pytest.raises(StateError) as caught:
+    with pytest.raises(PipelineError) as caught:
         follow(cls(), path)
     text = Path(caught.value.file).read_text().splitlines()[caught.value.line - 1]
     assert text.strip() == line
     assert not path.exists()
+
+
+class TwoNames(nn.Module):
+    """One cell under two names; a rare branch calls it by the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = Accumulator()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.other(x)
+        if float(x.sum()) > 2:
+            y = y + self.one(x)
+        return y
+
+
+class Accumulator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 1:
+            self.h = self.h + x
+        return self.h * 1
+
+
+def test_a_submodule_with_two_names_has_one_state(tmp_path):
+    contract = follow(TwoNames(), tmp_path / "m.onnx")
+    assert [state.name for state in contract.states] == ["one.h"]
 
 
 class Harmless(Matrix):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from stateful_pipeline.dimensions import Dim, Shape
 from stateful_pipeline.errors import Place, StageError, StateError
@@ -85,7 +86,8 @@ def _written(
     writer = Writer(sizes, has_fast_path=fused, unrolls=unrolls)
     fixed = fixed_sizes(reference.axes)
     with sizes.active(), _no_collections():
-        attributes = Attributes(writer, scripted.module, reference.states, fixed)
+        paths = _paths(reference.module)
+        attributes = Attributes(writer, scripted.module, reference.states, fixed, paths)
         inputs = {
             value.name: _input(writer, value.name, fix_axes(value.shape, fixed), value.dtype)
             for value in plan.inputs
@@ -112,6 +114,15 @@ def _written(
         graph, weights, tuple(inputs), scripted.outputs, names, ports, tuple(rewriter.raises)
     )
     return Explicit(program, unseen)
+
+
+def _paths(module: nn.Module) -> dict[str, str]:
+    """Return the first path of each submodule that has several, by each of its paths."""
+    first: dict[int, str] = {}
+    return {
+        path: first.setdefault(id(inner), path)
+        for path, inner in module.named_modules(remove_duplicate=False)
+    }
 
 
 @contextmanager

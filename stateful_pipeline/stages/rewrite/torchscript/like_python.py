@@ -72,6 +72,20 @@ def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
     return writer.tensor_op("aten::full", "", sizes, data, code, no, no, no)
 
 
+def power(writer: Writer, inputs: list[Any]) -> Any:
+    """Return a power of ints, which is one in Python; None where TorchScript gives the same."""
+    base, exponent = inputs
+    if not isinstance(exponent, Known) or type(exponent.value) is not int or exponent.value < 0:
+        return None
+    if isinstance(base, Known) and type(base.value) is int:
+        return Known(base.value**exponent.value)
+    if not isinstance(base, Plain) or str(base.value.type()) != "int":
+        return None
+    values = [base.value, writer.constant(exponent.value)]
+    [number] = writer.node_of("aten::pow", values, [jit.INT])
+    return Plain(number, writer.scope)
+
+
 def item(writer: Writer, ref: Any) -> Plain | None:
     """Return the number in a tensor as one whose type is known, or None if its dtype is not."""
     fake = writer.read(ref).fake if isinstance(ref, Ref) else None

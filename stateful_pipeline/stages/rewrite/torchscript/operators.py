@@ -68,8 +68,65 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
             [output] = writer.node_of(kind, [writer.value(what) for what in inputs], types)
             return [Plain(output, writer.scope, value)]
     fakes = writer.try_out(kind, overload, inputs)
+    shared = _shared(writer, kind, overload, inputs)
+    if shared:
+        return _of_shared(writer, node, schema, inputs, types, fakes, shared)
     seen = _view(writer, node, schema, inputs, fakes)
     return seen if seen is not None else _pure(writer, kind, overload, inputs, types, fakes)
+
+
+def _shared(writer: Writer, kind: str, overload: str, inputs: list[Any]) -> list[Ref]:
+    """Return the tensors of which an operator gives parts back although its schema is silent."""
+    function = jit.operator(kind, overload)
+    if function is None or not jit.may_alias_unsaid(kind, overload):
+        return []
+    try:
+        fakes = [writer.fake(what) for what in inputs]
+    except UnknownFakeError:
+        return []
+    positional, keywords = jit.split_arguments(kind, overload, fakes)
+    found = writer.sizes.shares_in_eager(function, positional, keywords)
+    refs = [ref for what in inputs for ref in _refs(writer, what)]
+    return [refs[index] for index in found or () if index < len(refs)]
+
+
+def _refs(writer: Writer, what: Any) -> list[Ref]:
+    """Return the tensors of an argument, in the order in which they are given."""
+    if isinstance(what, Ref):
+        return [what]
+    content = writer.content(what.root) if isinstance(what, List) else None
+    items = content.items if isinstance(content, Elements) else ()
+    return [item for item in items if isinstance(item, Ref)]
+
+
+def _of_shared(
+    writer: Writer,
+    node: Node,
+    schema: Any,
+    inputs: list[Any],
+    types: list[Any],
+    fakes: Any,
+    shared: list[Ref],
+) -> Sequence[Any]:
+    """Return views of what an operator gives parts of, or what is stale once that is written to."""
+    kind, overload = node.kind(), schema.overload_name
+    position = next((i for i, what in enumerate(inputs) if what is shared[0]), None)
+    if position is not None and len(types) == 1 and jit.is_tensor_type(types[0]):
+        arguments = tuple(
+            None if i == position else _frozen(writer, argument)
+            for i, argument in enumerate(inputs)
+        )
+        link = Link(kind, overload, arguments, position)
+        ref = Ref(shared[0].base, (*shared[0].chain, link))
+        writer.read(ref)
+        return [ref]
+    results = _pure(writer, kind, overload, inputs, types, fakes)
+    sources = frozenset(root for ref in shared for root in writer.sources_of(ref.base))
+    for result in results:
+        for ref in _refs(writer, result):
+            for root in writer.sources_of(ref.base):
+                writer.add_sources(root, sources - {root})
+    return results
 
 
 def _known_kind(kind: str, inputs: list[Any]) -> Any:

@@ -27,6 +27,7 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Known,
     Object,
     Plain,
+    Ref,
     Table,
     Undefined,
 )
@@ -35,6 +36,9 @@ from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
 from stateful_pipeline.stages.rewrite.torchscript.writes import write_in_place
 
 _IGNORED = frozenset({"prim::Print", "aten::warn", "prim::AddStatValue", "prim::TimePoint"})
+_IMPLICIT = ("aten::IntImplicit", "aten::FloatImplicit", "aten::ScalarImplicit")
+_NOT_COMPILED = "This Python function is annotated to be ignored"
+"""How TorchScript begins what the call of a method raises that was not compiled."""
 _SAME = frozenset(
     {"prim::unchecked_cast", "aten::_unwrap_optional", "prim::unchecked_unwrap_optional"}
     | {"prim::data", "aten::detach"}  # the same elements, and no gradients anywhere
@@ -74,11 +78,13 @@ class Rewriter:
             "prim::CallMethod": self._call,
             "prim::CallFunction": self._call,
             "aten::item": self._item,
+            **dict.fromkeys(_IMPLICIT, self._implicit),
         }
         if python:
             self._handlers["aten::index"] = self._index
             self._handlers["aten::index_put_"] = self._index_put
             self._handlers["aten::tensor"] = self._tensor
+            self._handlers["aten::pow"] = self._power
 
     def run(self, graph: Any, arguments: Sequence[Any]) -> list[Any]:
         """Rewrite ``graph`` for the abstract values of its inputs; return those of its outputs."""
@@ -183,6 +189,21 @@ class Rewriter:
             return write_operator(self._writer, node, inputs)
         return [self._writer.new_tensor(held)]
 
+    def _power(self, node: Node) -> Sequence[Any]:
+        inputs = self._inputs(node)
+        power = like_python.power(self._writer, inputs)
+        return write_operator(self._writer, node, inputs) if power is None else [power]
+
+    def _implicit(self, node: Node) -> Sequence[Any]:
+        inputs = self._inputs(node)
+        fake = self._writer.read(inputs[0]).fake if isinstance(inputs[0], Ref) else None
+        if fake is not None and fake.dim() > 0:
+            raise self._writer.refusal(
+                "TorchScript takes a tensor of several elements for a number here",
+                "write the tensor first: x & 6, not 6 & x",
+            )
+        return write_operator(self._writer, node, inputs)
+
     def _item(self, node: Node) -> Sequence[Any]:
         inputs = self._inputs(node)
         number = like_python.item(self._writer, inputs[0])
@@ -260,6 +281,12 @@ class Rewriter:
 
     def _raise(self, node: Node) -> list[Any]:
         place = self._writer.place
+        message = self._of(node.inputsAt(0))
+        if isinstance(message, Known) and str(message.value).startswith(_NOT_COMPILED):
+            raise self._writer.refusal(
+                "a method that TorchScript was told to leave out is called here",
+                "remove @torch.jit.unused, or export with torch.export",
+            )
         if place is not None and is_user_file(place.file):
             self.raises[place] = None
         self._writer.scope.dead = True

@@ -102,6 +102,47 @@ class Sizes:
             return self.like(result)  # an operator that makes a tensor from numbers
         return result
 
+    def shares_in_eager(
+        self, function: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any]
+    ) -> list[int] | None:
+        """Return the positions of the tensors whose memory eager PyTorch gives back; None: unknown.
+
+        Fake tensors do not tell: what an operator is made of here may copy where eager does not
+        (``dropout`` in eval mode).  So the operator itself runs, on tensors without data.
+
+        Args:
+            function: The operator.
+            arguments: Its arguments by position, with fake tensors; a list of tensors counts as
+                many.
+            keywords: The others.
+        """
+        made: list[torch.Tensor] = []
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                sizes = [_hint(size) for size in value.shape]
+                strides = [_hint(stride) for stride in value.stride()]
+                made.append(torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta"))
+                return made[-1]
+            if isinstance(value, list | tuple):
+                return [plain(item) for item in value]
+            return _hint(value)
+
+        with torch._C._DisablePythonDispatcher():
+            try:
+                results = function(*map(plain, arguments), **keywords)
+            except Exception:  # noqa: BLE001 - it may refuse sizes, which are only examples
+                return None
+        several = results if isinstance(results, list | tuple) else [results]
+        given = [tensor.untyped_storage()._cdata for tensor in made]
+        return [
+            index
+            for result in several
+            if isinstance(result, torch.Tensor)
+            for index, storage in enumerate(given)
+            if result.untyped_storage()._cdata == storage
+        ]
+
     def compute(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Return what ``function`` gives for real tensors, or None if it raises."""
         try:
@@ -157,6 +198,15 @@ class Sizes:
             )
             self.names[str(symbol)] = name
         return self._symbols[name]
+
+
+def _hint(value: Any) -> Any:
+    """Return a number that a symbolic one may be."""
+    if not isinstance(value, torch.SymInt):
+        return value
+    known = value.node.maybe_as_int()
+    hint = value.node.hint if known is None and value.node.has_hint() else known
+    return 2 if hint is None else int(hint)
 
 
 def _are_numbers(data: Any) -> bool:
