@@ -7,6 +7,7 @@ Everything here is the user's code or data, so that whatever it raises becomes a
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import sys
@@ -117,9 +118,18 @@ def _import(spec: Spec, name: str) -> Any:
         ) from error
 
 
+class _Uncached(importlib.machinery.SourceFileLoader):
+    """Compiles a file anew: Python's cache takes one of the same second and size for the same."""
+
+    def path_stats(self, path: Any) -> Any:
+        """Raise OSError, upon which there is no cache."""
+        raise OSError(path)
+
+
 def _import_file(spec: Spec, path: Path) -> Any:
     name = f"_stateful_pipeline_source_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
+    loader = _Uncached(name, str(path))
+    found = importlib.util.spec_from_file_location(name, path, loader=loader)
     if found is None or found.loader is None:
         raise _error(spec, "source.file", "is not a Python file")
     module = importlib.util.module_from_spec(found)

@@ -40,7 +40,7 @@ REASONS = (
 REFUSED: frozenset[int] = frozenset()
 """The directed programs that are refused, by number."""
 
-LEAST_RIGHT = 0.7
+LEAST_RIGHT = 0.5
 """The share of random programs that have to come out right; the others are refused."""
 
 

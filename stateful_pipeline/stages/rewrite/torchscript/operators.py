@@ -68,11 +68,13 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
             [output] = writer.node_of(kind, [writer.value(what) for what in inputs], types)
             return [Plain(output, writer.scope, value)]
     fakes = writer.try_out(kind, overload, inputs)
+    seen = _view(writer, node, schema, inputs, fakes)
+    if seen is not None:
+        return seen
     shared = _shared(writer, kind, overload, inputs)
     if shared:
         return _of_shared(writer, node, schema, inputs, types, fakes, shared)
-    seen = _view(writer, node, schema, inputs, fakes)
-    return seen if seen is not None else _pure(writer, kind, overload, inputs, types, fakes)
+    return _pure(writer, kind, overload, inputs, types, fakes)
 
 
 def _shared(writer: Writer, kind: str, overload: str, inputs: list[Any]) -> list[Ref]:
