@@ -6,7 +6,8 @@ from stateful_pipeline.spec import load_spec
 from stateful_pipeline.stages.script.subject import prepare
 
 
-def test_a_file_that_changes_within_a_second_is_read_again(project) -> None:
+def test_a_file_that_changes_within_a_second_is_read_again(project, monkeypatch) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
     spec = project.spec()
     os.utime(project.folder / "model.py", (1_700_000_000, 1_700_000_000))
     before = prepare(load_spec(spec)).module
