@@ -139,6 +139,19 @@ def huber_loss(op: Writer, x: Any, y: Any, reduction: Any, delta: Any) -> Any:
     return _reduced(op, op.where(op("LessOrEqual", distance, turn), square, line), reduction)
 
 
+def cross_entropy_with_logits(
+    op: Writer, x: Any, y: Any, weight: Any, positive: Any, reduction: Any
+) -> Any:
+    """``F.binary_cross_entropy_with_logits``, which no logit makes infinite."""
+    tail = _soft(op, op("Neg", x))
+    if positive is not None:
+        tail = op("Mul", op("Add", op("Mul", op("Sub", positive, 1), y), 1), tail)
+    losses = op("Add", tail, op("Mul", op("Sub", 1, y), x))
+    if weight is not None:
+        losses = op("Mul", losses, weight)
+    return _reduced(op, losses, reduction)
+
+
 def _reduced(op: Writer, losses: Any, reduction: Any) -> Any:
     """Return the losses, their mean or their sum, as PyTorch numbers these."""
     kind = ("", "ReduceMean", "ReduceSum")[parsed(reduction, "i")]
@@ -161,5 +174,8 @@ ACTIVATIONS: dict[str, Symbolic] = {
     "aten::threshold": elementwise(threshold, 3),
     "aten::smooth_l1_loss": elementwise(smooth_l1_loss, 2, reduces=True),
     "aten::huber_loss": elementwise(huber_loss, 2, reduces=True),
+    "aten::binary_cross_entropy_with_logits": elementwise(
+        cross_entropy_with_logits, 4, reduces=True
+    ),
 }
 """Operators of this file."""
