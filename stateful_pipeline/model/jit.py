@@ -188,13 +188,18 @@ def written_place_of(node: Node) -> Place | None:
     return place
 
 
-def source_of(node: Node) -> str:
-    """Return the first line of the source of ``node``, or nothing if it is not recorded."""
+def source_of(node: Node, *, to_the_end: bool = False) -> str:
+    """Return the first line of the source of ``node``, or nothing if it is not recorded.
+
+    Args:
+        node: The node.
+        to_the_end: Whether to go on to the end of the line: of a call, the function is recorded.
+    """
     lines = _range_of(node).splitlines()
     for text, mark in itertools.pairwise(lines):
         if mark.rstrip().endswith("<--- HERE"):
             start = len(mark) - len(mark.lstrip())
-            return text[start : start + mark.count("~")]
+            return text[start:] if to_the_end else text[start : start + mark.count("~")]
     return ""
 
 
@@ -220,7 +225,7 @@ def with_python_powers(graph: Graph) -> Graph:
         if type(value) is not float or not value.is_integer() or place_of(constant) is not None:
             continue
         for use in constant.output().uses():
-            exact = _power(source_of(use.user), value)
+            exact = _power(source_of(use.user, to_the_end=True), value)
             if exact is not None:
                 with changed.insert_point_guard(use.user):
                     use.user.replaceInput(use.offset, changed.insertConstant(exact))

@@ -196,6 +196,13 @@ class NumberFirst(Matrix):
         return self.m + x
 
 
+class OtherBits(Matrix):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 2:
+            self.m.view(torch.int32).add_(1)
+        return self.m + x
+
+
 class Scripting(Matrix):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if torch.jit.is_scripting():
@@ -217,6 +224,7 @@ class Scripting(Matrix):
         (SlicedLoop, "for cell in self.cells[1:]:"),
         (Unused, "return self.left_out(x)"),
         (NumberFirst, "return (6 & x.int()) + 0.5"),
+        (OtherBits, "self.m.view(torch.int32).add_(1)"),
         (Scripting, "if torch.jit.is_scripting():"),
     ],
 )

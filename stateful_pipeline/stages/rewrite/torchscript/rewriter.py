@@ -5,6 +5,7 @@ The order of this file is that of a node's fate: what it is decides who rewrites
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from stateful_pipeline.stages.rewrite.torchscript.writes import write_in_place
 
 _IGNORED = frozenset({"prim::Print", "aten::warn", "prim::AddStatValue", "prim::TimePoint"})
 _IMPLICIT = ("aten::IntImplicit", "aten::FloatImplicit", "aten::ScalarImplicit")
+_DTYPE = re.compile(r"\(\s*(dtype\s*=\s*)?torch\.\w+\s*\)")
 _NOT_COMPILED = "This Python function is annotated to be ignored"
 """How TorchScript begins what the call of a method raises that was not compiled."""
 _SAME = frozenset(
@@ -85,6 +87,7 @@ class Rewriter:
             self._handlers["aten::index_put_"] = self._index_put
             self._handlers["aten::tensor"] = self._tensor
             self._handlers["aten::pow"] = self._power
+            self._handlers["aten::view"] = self._view
 
     def run(self, graph: Any, arguments: Sequence[Any]) -> list[Any]:
         """Rewrite ``graph`` for the abstract values of its inputs; return those of its outputs."""
@@ -203,6 +206,15 @@ class Rewriter:
                 "write the tensor first: x & 6, not 6 & x",
             )
         return write_operator(self._writer, node, inputs)
+
+    def _view(self, node: Node) -> Sequence[Any]:
+        function, line = jit.source_of(node), jit.source_of(node, to_the_end=True)
+        if _DTYPE.match(line[len(function) :]):  # to TorchScript it is a number, and so a size
+            raise self._writer.refusal(
+                "a tensor's bits are read as another dtype, which ONNX has no form for",
+                "convert it: x.to(dtype)",
+            )
+        return write_operator(self._writer, node, self._inputs(node))
 
     def _item(self, node: Node) -> Sequence[Any]:
         inputs = self._inputs(node)
