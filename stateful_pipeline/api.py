@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from stateful_pipeline.contract import Axis, Contract
 from stateful_pipeline.dimensions import Dim, Shape
-from stateful_pipeline.errors import SpecError, TargetError
+from stateful_pipeline.errors import Place, SpecError, TargetError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.discover import Discovery
 from stateful_pipeline.model.frontends import (
@@ -103,12 +103,15 @@ def export_onnx(
     with torch_threads(1):
         discovery = subject.discover()
 
-        def attempt(name: str) -> Contract:
+        def attempt(name: str) -> tuple[Contract, tuple[Place, ...]]:
             return _export(
                 name, subject, discovery, Path(path), output_names, opset or DEFAULT_OPSET
             )
 
-        return first_that_takes(frontend, module, attempt)[1]
+        contract, raises = first_that_takes(frontend, module, attempt)[1]
+    for place in raises:
+        warnings.warn(f"{place} may raise; an engine goes on there", stacklevel=2)
+    return contract
 
 
 def _export(
@@ -118,8 +121,8 @@ def _export(
     path: Path,
     output_names: Sequence[str] | None,
     opset: int,
-) -> Contract:
-    """Export ``subject`` with one front end."""
+) -> tuple[Contract, tuple[Place, ...]]:
+    """Export ``subject`` with one front end; return the lines that may raise, too."""
     plan, axes = subject.plan, subject.axes
     fixed = [d for value in plan.inputs for d in value.shape if isinstance(d, int)]
     hints = probe_sizes(axes, fixed)
@@ -131,11 +134,9 @@ def _export(
     reference = discovery.reference
     sizes = corner_sizes(axes)[:CHECKED_CORNERS]
     check_equal(program, reference, plan, sizes[:2], CHECKED_STEPS)
-    for place in program.raises:
-        warnings.warn(f"{place} may raise; an engine goes on there", stacklevel=2)
     program = program.with_outputs(names)
     rollouts = schedules(axes, reference.states, CHECKED_CORNERS)
-    return export_program(
+    exported = export_program(
         program,
         reference,
         plan,
@@ -143,7 +144,8 @@ def _export(
         opset=opset,
         sizes=sizes,
         check=lambda draft: check_draft(draft, program, reference, plan, rollouts),
-    ).contract
+    )
+    return exported.contract, program.raises
 
 
 def _check_options(frontend: str, opset: int | None, runtime: str | None) -> None:

@@ -47,34 +47,41 @@ def refuse_dropped_writes(module: nn.Module, method: str, graph: Graph) -> None:
         StateError: A statement does not write where it does in Python.
     """
     lines = _lines(graph)
-    function = getattr(type(module), method, None)
-    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
+    code = getattr(inspect.unwrap(getattr(type(module), method)), "__code__", None)
     if code is not None and is_user_file(code.co_filename):
-        lines[code.co_filename][code.co_firstlineno + 1] += []
+        last = max(line for *_, line in code.co_lines() if line is not None)
+        lines[code.co_filename][last] += []  # compiled, also where nothing is left of it
     for file, nodes in lines.items():
-        for function_ in _functions(file, set(nodes)):
-            for branch in _decided_by_scripting(function_):
-                raise StateError(
-                    f"changes a state under {ast.unparse(branch.test)}, which is not the same "
-                    "in eager mode",
-                    place=Place(file, branch.lineno),
-                    hint="let both do the same, or export with torch.export",
-                )
-            for loop in _loops_over_slices(function_):
-                raise StateError(
-                    f"TorchScript keeps '{ast.unparse(loop.target)}' from an earlier loop in a "
-                    "loop over a slice of modules",
-                    place=Place(file, loop.lineno),
-                    hint="give the loop's variable another name",
-                )
-            for statement in _writes(function_):
-                if not _is_there(statement, nodes):
-                    raise StateError(
-                        f"TorchScript does not write where Python does: {_text(statement)}",
-                        place=Place(file, statement.lineno),
-                        hint="write to the tensor itself, not to what a function gave; index with "
-                        "int(i), or use index_add_, index_copy_ or index_put_",
-                    )
+        for function in _functions(file, set(nodes)):
+            for statement, reason, hint in _unlike_python(function, nodes):
+                raise StateError(reason, place=Place(file, statement.lineno), hint=hint)
+
+
+def _unlike_python(
+    function: ast.FunctionDef, nodes: dict[int, list[Node]]
+) -> Iterator[tuple[ast.stmt, str, str]]:
+    """Yield statements that TorchScript compiles to something else: why, and what to do."""
+    for branch in _decided_by_scripting(function):
+        yield (
+            branch,
+            f"changes a state under {ast.unparse(branch.test)}, which eager mode does not",
+            "let both do the same, or export with torch.export",
+        )
+    for loop in _loops_over_slices(function):
+        yield (
+            loop,
+            f"TorchScript keeps '{ast.unparse(loop.target)}' from an earlier loop in a loop over a "
+            "slice of modules",
+            "give the loop's variable another name",
+        )
+    for statement in _writes(function):
+        if not _is_there(statement, nodes):
+            yield (
+                statement,
+                f"TorchScript does not write where Python does: {_text(statement)}",
+                "write to the tensor itself, not to what a function gave; index with int(i), or "
+                "use index_add_, index_copy_ or index_put_",
+            )
 
 
 def _lines(graph: Graph) -> _Lines:

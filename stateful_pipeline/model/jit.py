@@ -22,8 +22,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import Place, StageError
-
-TRIED_ON = ("2.13",)
+from stateful_pipeline.model.torch_internals import refuse_missing
 
 Graph: TypeAlias = Any  # torch._C.Graph, of which the stubs lack the half
 Block: TypeAlias = Any
@@ -41,17 +40,12 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def require_supported() -> None:
-    """Raise :class:`StageError` if this torch lacks a private part that is used here."""
+    """Raise ``StageError`` if this torch lacks a private part that is used here."""
     missing = [f"torch._C.{name}" for name in _FUNCTIONS if not hasattr(torch._C, name)]
     for name, methods in _NEEDED.items():
         cls = getattr(torch._C, name, None)
         missing += [f"torch._C.{name}.{m}" for m in methods if not hasattr(cls, m)]
-    if missing:
-        raise StageError(
-            f"torch {torch.__version__} lacks {', '.join(missing)}",
-            stage="script",
-            hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
-        )
+    refuse_missing(missing, "script")
 
 
 @contextmanager

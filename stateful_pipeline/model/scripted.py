@@ -23,10 +23,8 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import StageError
 from stateful_pipeline.model.scripted_items import Where, followed, holds_container, keep_attributes
-
-TRIED_ON = ("2.13",)
+from stateful_pipeline.model.torch_internals import refuse_missing
 
 OPAQUE = "opaque value of TorchScript"
 """The kind of attributes whose values cannot be followed."""
@@ -53,7 +51,7 @@ _NEEDED = {
 
 
 def require_supported() -> None:
-    """Raise :class:`StageError` if this torch lacks a private part that is used here."""
+    """Raise ``StageError`` if this torch lacks a private part that is used here."""
     missing = [
         f"torch._C.{name}.{part}"
         for name, parts in _NEEDED.items()
@@ -62,12 +60,7 @@ def require_supported() -> None:
     ]
     if not hasattr(torch._C, "_jit_interpret_graph"):
         missing.append("torch._C._jit_interpret_graph")
-    if missing:
-        raise StageError(
-            f"torch {torch.__version__} lacks {', '.join(missing)}",
-            stage="script",
-            hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
-        )
+    refuse_missing(missing, "script")
 
 
 def is_scripted(value: object) -> TypeGuard[torch.jit.ScriptModule]:

@@ -43,10 +43,15 @@ def require_supported() -> None:
         }.items()
         if not present
     ]
-    if missing:
+    refuse_missing(missing, "script")
+
+
+def refuse_missing(parts: Sequence[str], stage: str) -> None:
+    """Raise :class:`StageError` if there are ``parts`` of torch that this one lacks."""
+    if parts:
         raise StageError(
-            f"torch {torch.__version__} lacks {', '.join(missing)}",
-            stage="script",
+            f"torch {torch.__version__} lacks {', '.join(parts)}",
+            stage=stage,
             hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
         )
 

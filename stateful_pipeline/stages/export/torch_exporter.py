@@ -16,9 +16,8 @@ import torch
 from torch.onnx import symbolic_helper
 from torch.onnx._internal.torchscript_exporter import registration, utils
 
-from stateful_pipeline.errors import StageError
+from stateful_pipeline.model.torch_internals import refuse_missing
 
-TRIED_ON = ("2.13",)
 _HELPERS = (
     *("_get_const", "_get_tensor_dim_size", "_get_tensor_rank", "_is_bool", "_is_none"),
     *("_is_packed_list", "_parse_arg", "_unpack_list", "_unsqueeze_helper"),
@@ -26,7 +25,7 @@ _HELPERS = (
 
 
 def require_supported() -> None:
-    """Raise :class:`StageError` if this torch lacks a private part that is used here."""
+    """Raise ``StageError`` if this torch lacks a private part that is used here."""
     missing = [
         f"torch.onnx.symbolic_helper.{n}" for n in _HELPERS if not hasattr(symbolic_helper, n)
     ]
@@ -34,12 +33,7 @@ def require_supported() -> None:
         missing.append("torchscript_exporter.utils._get_example_outputs")
     if not hasattr(torch._C, "_jit_onnx_log"):
         missing.append("torch._C._jit_onnx_log")
-    if missing:
-        raise StageError(
-            f"torch {torch.__version__} lacks {', '.join(missing)}",
-            stage="export",
-            hint=f"install a torch this was tried on: {', '.join(TRIED_ON)}",
-        )
+    refuse_missing(missing, "export")
 
 
 # --- arguments of forms ----------------------------------------------------------------------

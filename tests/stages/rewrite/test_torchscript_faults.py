@@ -1,8 +1,11 @@
 """Faults that random programs found, each as the smallest module that shows it."""
 
 import onnx
+import pytest
 import torch
 from torch import nn
+
+from stateful_pipeline.errors import StageError
 
 
 class Base(nn.Module):
@@ -242,3 +245,53 @@ class BroadcastThenViewed(Base):
 
 def test_a_broadcast_copy_leaves_a_tensor_where_it_lies_in_memory(roll):
     roll(BroadcastThenViewed())
+
+
+class IdleLoops(Base):
+    """Nothing reads what the inner loops compute, and nobody knows that they end."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        for _ in range(3):
+            i = 0
+            while i < 2:
+                i += 1
+                k = 0
+                while k < int(self.t):
+                    k += 1
+        return x + self.t
+
+
+def test_loops_that_compute_nothing_are_left_out(roll):
+    roll(IdleLoops())
+
+
+class NumbersInAList(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        numbers: list[float] = []
+        for i in range(int(self.t)):
+            numbers.append(i * 0.5)  # noqa: PERF401 - the loop is what is tested
+        return x + numbers[0]
+
+
+class OtherWords(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        word = "a"
+        if x.sum() > 0:
+            word = "b"
+        return x if word == "a" else x + self.t
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (NumbersInAList, "a list of numbers grows in a loop"),
+        (OtherWords, "a variable is 'b' in one branch and 'a' in the other"),
+    ],
+)
+def test_what_no_graph_holds_is_refused_with_the_line(module, reason, roll):
+    with pytest.raises(StageError, match=reason) as caught:
+        roll(module())
+    assert caught.value.file == __file__

@@ -41,7 +41,7 @@ class Attributes:
         module: The scripted module.
         states: Its states.
         fixed: The axes that have one size, with it.
-        names: The path by which a submodule is known that has several.
+        submodules: The path by which each submodule is known, by each path that it has.
 
     Attributes:
         weights: The weights that were loaded, by the name of their input, in the order of inputs.
@@ -58,10 +58,10 @@ class Attributes:
         module: nn.Module,
         states: Sequence[StateDef],
         fixed: Mapping[str, int],
-        names: Mapping[str, str],
+        submodules: Mapping[str, str],
     ) -> None:
         self._writer, self._module, self._states = writer, module, states
-        self._canonical = names
+        self._submodules = submodules
         self._outermost: Scope = writer.scope
         self._by_path: dict[str, Root] = {}
         self._by_tensor: dict[int, Root] = {}
@@ -105,7 +105,7 @@ class Attributes:
     def _held_at(self, path: str, value: Any) -> Any:
         """Return the abstract value of what the module holds at ``path``."""
         if isinstance(value, nn.Module):
-            return Object(self._canonical.get(path, path))
+            return Object(self._submodules.get(path, path))
         if isinstance(value, torch.Tensor):
             return Ref(self._tensor(path, value))
         if isinstance(value, list | tuple):
@@ -214,7 +214,7 @@ class Attributes:
             holder = getattr(holder, parts[0])
             above.append(parts.pop(0))
         module = ".".join(above)
-        module = self._canonical.get(module, module)
+        module = self._submodules.get(module, module)
         what = self.load(module, parts[0])
         leaves = dict(self.leaves(joined((module, parts[0])), what))
         path = joined((module, ".".join(parts)))
