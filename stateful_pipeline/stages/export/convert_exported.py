@@ -22,7 +22,7 @@ from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place, user_place
 from stateful_pipeline.model.torch_internals import numbers_kept, symbolic_shapes
-from stateful_pipeline.stages.export.numbers import restore_numbers
+from stateful_pipeline.stages.export.exact_floats import restore_numbers
 from stateful_pipeline.stages.export.rnn import translations
 from stateful_pipeline.stages.export.simplify import simplify
 

@@ -26,9 +26,9 @@ from stateful_pipeline.model.program import Port
 from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.interface import onnx_dtype
-from stateful_pipeline.stages.export.number_forms import with_number_forms
 from stateful_pipeline.stages.export.promotion import with_promoted_operands
-from stateful_pipeline.stages.export.python_numbers import with_python_numbers
+from stateful_pipeline.stages.export.python_numbers.forms import with_number_forms
+from stateful_pipeline.stages.export.python_numbers.graph import with_python_numbers
 from stateful_pipeline.stages.export.symbolics import EMPTY_LIST, MARK, RENAMED, registered
 
 NEWEST = 20

@@ -13,7 +13,7 @@ import torch
 
 # The exporter's table of its own forms; torch.onnx has no public way to it.
 from stateful_pipeline.stages.export import torch_exporter
-from stateful_pipeline.stages.export.number_operators import forms
+from stateful_pipeline.stages.export.python_numbers.operators import forms
 from stateful_pipeline.stages.export.symbolics.activations import ACTIVATIONS
 from stateful_pipeline.stages.export.symbolics.cells import CELLS
 from stateful_pipeline.stages.export.symbolics.division import DIVISION

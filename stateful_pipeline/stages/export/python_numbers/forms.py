@@ -18,8 +18,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from stateful_pipeline.stages.export.number_functions import FUNCTIONS, direct
-from stateful_pipeline.stages.export.number_nodes import DTYPES, Form, Nodes, Number
+from stateful_pipeline.stages.export.python_numbers.functions import FUNCTIONS, direct
+from stateful_pipeline.stages.export.python_numbers.nodes import DTYPES, Form, Nodes, Number
 
 DOMAIN = "python_numbers"
 READS, GIVES = "reads", "gives"

@@ -2,7 +2,7 @@
 
 PyTorch's exporter takes each Python number for a tensor like any other, and computes floats in
 float32 and ``//`` by cutting off.  Here an operator on numbers, or one that reads a number from a
-tensor, becomes one of :mod:`.number_operators`: an ``int`` is INT64, a ``float`` DOUBLE and a
+tensor, becomes one of :mod:`.operators`: an ``int`` is INT64, a ``float`` DOUBLE and a
 ``bool`` BOOL, each a tensor without dimensions.
 
 A number of TorchScript's type ``Scalar`` (``x.item()``) gets the type that it has at run time.
@@ -21,8 +21,8 @@ import torch
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.jit import Block, Graph, Node, Value
-from stateful_pipeline.stages.export.number_forms import FORMS
-from stateful_pipeline.stages.export.number_operators import (
+from stateful_pipeline.stages.export.python_numbers.forms import FORMS
+from stateful_pipeline.stages.export.python_numbers.operators import (
     CAST,
     DTYPES,
     READ,

@@ -2,7 +2,7 @@
 
 Those that compute take the place of one of TorchScript each, such as
 ``stateful_pipeline::number_floordiv``, and have the same overloads.  PyTorch's exporter writes them
-as they are, in a domain of their own; :mod:`.number_forms` writes them in operators of ONNX.
+as they are, in a domain of their own; :mod:`.forms` writes them in operators of ONNX.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from torch.onnx import JitScalarType  # type: ignore[attr-defined]
 
 from stateful_pipeline.model import jit
 from stateful_pipeline.stages.export import torch_exporter
-from stateful_pipeline.stages.export.number_forms import DOMAIN, FORMS, GIVES, READS, own_name
+from stateful_pipeline.stages.export.python_numbers.forms import (
+    DOMAIN,
+    FORMS,
+    GIVES,
+    READS,
+    own_name,
+)
 
 TYPES = {"int": jit.INT, "float": jit.FLOAT, "bool": jit.BOOL}
 """The types of numbers, by their names in schemas."""

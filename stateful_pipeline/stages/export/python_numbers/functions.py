@@ -21,7 +21,7 @@ import math
 
 import onnx_ir as ir
 
-from stateful_pipeline.stages.export.number_nodes import Form, Nodes
+from stateful_pipeline.stages.export.python_numbers.nodes import Form, Nodes
 
 
 def direct(op: str) -> Form:
