@@ -130,14 +130,14 @@ def remove_unused(graph: Graph) -> None:
     """Remove the operators whose results nobody reads, and check the graph's form.
 
     Args:
-        graph: A pure graph: a loop without results does nothing, which the compiler leaves in
-            since it may not end.
+        graph: A pure graph: a loop whose results nobody reads does nothing, which the compiler
+            leaves in since it may not end.
     """
     idle: list[Node] = [graph]
     while idle:
         _pass(graph, torch._C._jit_pass_dce)
         loops = graph.findAllNodes("prim::Loop", recurse=True)
-        idle = [node for node in loops if node.outputsSize() == 0]
+        idle = [node for node in loops if not any(value.uses() for value in node.outputs())]
         if idle:
             idle[0].destroy()  # others may lie in it
     _pass(graph, torch._C._jit_pass_lint)

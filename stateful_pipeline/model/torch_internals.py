@@ -11,6 +11,7 @@ symbolic and the graph keeps one node.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import torch
 from stateful_pipeline.errors import StageError
 
 _BUILDING = "torch.onnx._internal.exporter._building"
+_REGISTRATION = "torch.onnx._internal.exporter._registration"
 TRIED_ON = ("2.13",)
 NUMBER = "stateful_pipeline.number"
 """The key under which :func:`numbers_kept` notes Python's floats."""
@@ -153,6 +155,24 @@ def numbers_kept() -> Iterator[None]:
         yield
     finally:
         building._get_or_create_constant = original
+
+
+def exporters_form(overload: Any) -> Callable[..., Any]:
+    """Return the form that the ONNX exporter itself has for an operator, ``aten.add.Tensor``.
+
+    Raises:
+        RuntimeError: It has none.
+    """
+    forms = _exporters_forms().get_decomps(overload)
+    if not forms:
+        raise RuntimeError(f"there is no ONNX form of {overload} with these arguments")
+    form: Callable[..., Any] = forms[0].onnx_function
+    return form
+
+
+@functools.cache
+def _exporters_forms() -> Any:
+    return importlib.import_module(_REGISTRATION).ONNXRegistry.from_torchlib()
 
 
 def _put_back(table: dict[Any, Any], key: Any, value: Any) -> None:

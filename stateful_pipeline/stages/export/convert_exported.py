@@ -23,6 +23,7 @@ from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place, user_place
 from stateful_pipeline.model.torch_internals import numbers_kept, symbolic_shapes
 from stateful_pipeline.stages.export.exact_floats import restore_numbers
+from stateful_pipeline.stages.export.exported_forms import element_by_element
 from stateful_pipeline.stages.export.rnn import translations
 from stateful_pipeline.stages.export.simplify import simplify
 
@@ -47,7 +48,7 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
                 optimize=False,  # it takes 0.999995 for 1: see simplify
                 verbose=False,
                 external_data=False,
-                custom_translation_table=translations(),
+                custom_translation_table={**element_by_element(), **translations()},
             )
             assert exported is not None  # only the legacy exporter returns None
             restore_numbers(exported.model)

@@ -262,8 +262,27 @@ class IdleLoops(Base):
         return x + self.t
 
 
-def test_loops_that_compute_nothing_are_left_out(roll):
-    roll(IdleLoops())
+class IdleCount(Base):
+    """The loop counts, which nobody reads, and changes a buffer under a condition never met."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("level", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        if self.t % 2 == 0:
+            i = 0
+            while i < 2:
+                i += 1
+                if self.level > 1:
+                    self.level = self.level + x.sum()
+        return x + self.t + self.level
+
+
+@pytest.mark.parametrize("module", [IdleLoops(), IdleCount()], ids=lambda m: type(m).__name__)
+def test_loops_that_compute_nothing_are_left_out(module, roll):
+    roll(module)
 
 
 class NumbersInAList(Base):

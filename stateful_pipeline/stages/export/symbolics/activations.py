@@ -15,9 +15,9 @@ import torch
 
 from stateful_pipeline.stages.export.symbolics.functions import expm1, log1p
 from stateful_pipeline.stages.export.symbolics.writing import (
+    Elementwise,
     Symbolic,
     Writer,
-    elementwise,
     parsed,
     unary,
 )
@@ -159,22 +159,22 @@ def _reduced(op: Writer, losses: Any, reduction: Any) -> Any:
 
 
 ACTIVATIONS: dict[str, Symbolic] = {
-    "aten::softplus": elementwise(softplus, 1),
+    "aten::softplus": Elementwise(softplus, 1),
     "aten::log_sigmoid": unary(log_sigmoid),
     "aten::mish": unary(mish),
-    "aten::elu": elementwise(elu, 1, only=_DOUBLE),
-    "aten::celu": elementwise(celu, 1, only=_DOUBLE),
-    "aten::selu": elementwise(selu, 1, only=_DOUBLE),
-    "aten::leaky_relu": elementwise(leaky_relu, 2, only=_DOUBLE),
-    "aten::hardsigmoid": elementwise(hard_sigmoid, 1, only=_DOUBLE),
-    "aten::hardswish": elementwise(hard_swish, 1, only=_DOUBLE),
-    "aten::hardshrink": elementwise(hard_shrink, 2),
-    "aten::softshrink": elementwise(soft_shrink, 2),
-    "aten::logit": elementwise(logit, 1),
-    "aten::threshold": elementwise(threshold, 3),
-    "aten::smooth_l1_loss": elementwise(smooth_l1_loss, 2, reduces=True),
-    "aten::huber_loss": elementwise(huber_loss, 2, reduces=True),
-    "aten::binary_cross_entropy_with_logits": elementwise(
+    "aten::elu": Elementwise(elu, 1, only=_DOUBLE),
+    "aten::celu": Elementwise(celu, 1, only=_DOUBLE),
+    "aten::selu": Elementwise(selu, 1, only=_DOUBLE),
+    "aten::leaky_relu": Elementwise(leaky_relu, 2, only=_DOUBLE),
+    "aten::hardsigmoid": Elementwise(hard_sigmoid, 1, only=_DOUBLE),
+    "aten::hardswish": Elementwise(hard_swish, 1, only=_DOUBLE),
+    "aten::hardshrink": Elementwise(hard_shrink, 2),
+    "aten::softshrink": Elementwise(soft_shrink, 2),
+    "aten::logit": Elementwise(logit, 1),
+    "aten::threshold": Elementwise(threshold, 3),
+    "aten::smooth_l1_loss": Elementwise(smooth_l1_loss, 2, reduces=True),
+    "aten::huber_loss": Elementwise(huber_loss, 2, reduces=True),
+    "aten::binary_cross_entropy_with_logits": Elementwise(
         cross_entropy_with_logits, 4, reduces=True
     ),
 }

@@ -86,7 +86,7 @@ def _left_shift(op: Writer, a: Any, by: Any) -> Any:
     """``a << by``: 0 if all bits are shifted out, or ``by`` is negative."""
     if op.dtype.is_floating_point:
         return op("Mul", a, op("Pow", 2, by))
-    long = Writer(op.graph, torch.int64)
+    long = op.of(torch.int64)
     power, inside = _power(long, by, torch.iinfo(op.dtype).bits)
     return op.cast(long.where(inside, long("Mul", long.cast(a), power), 0))
 
@@ -99,7 +99,7 @@ def _right_shift(op: Writer, a: Any, by: Any) -> Any:
     """
     if op.dtype.is_floating_point:
         return op("Div", a, op("Pow", 2, by))
-    long = Writer(op.graph, torch.int64)
+    long = op.of(torch.int64)
     power, inside = _power(long, by, min(torch.iinfo(op.dtype).bits, 63))
     wide = long.cast(a)
     negative = long("Less", wide, 0)

@@ -20,9 +20,9 @@ import torch
 from numpy.polynomial import chebyshev
 
 from stateful_pipeline.stages.export.symbolics.writing import (
+    Elementwise,
     Symbolic,
     Writer,
-    elementwise,
     parsed,
     unary,
 )
@@ -93,7 +93,7 @@ def gelu(op: Writer, x: Any, approximate: Any) -> Any:
 
 ERROR_FUNCTION: dict[str, Symbolic] = {
     "aten::erf": unary(erf),
-    "aten::erfc": elementwise(erfc, 1, dtype=DOUBLE),
-    "aten::gelu": elementwise(gelu, 1, only=DOUBLE),
+    "aten::erfc": Elementwise(erfc, 1, dtype=DOUBLE),
+    "aten::gelu": Elementwise(gelu, 1, only=DOUBLE),
 }
 """Operators of this file."""

@@ -19,9 +19,9 @@ import torch
 
 from stateful_pipeline.stages.export.symbolics.division import truncated
 from stateful_pipeline.stages.export.symbolics.writing import (
+    Elementwise,
     Symbolic,
     Writer,
-    elementwise,
     parsed,
     unary,
 )
@@ -242,7 +242,7 @@ FUNCTIONS: dict[str, Symbolic] = {
     "aten::ceil": whole("Ceil"),
     "aten::trunc": unary(truncated),
     "aten::frac": unary(fraction),
-    "aten::round": elementwise(rounded, 1),
+    "aten::round": Elementwise(rounded, 1),
     "aten::positive": unary(lambda op, x: op("Identity", x)),
     "aten::neg": unary(negated),
     "aten::signbit": unary(signbit),
@@ -263,7 +263,7 @@ FUNCTIONS: dict[str, Symbolic] = {
     "aten::atan": unary(atan),
     "aten::asin": unary(asin),
     "aten::acos": unary(acos),
-    "aten::atan2": elementwise(atan2, 2),
+    "aten::atan2": Elementwise(atan2, 2),
     "aten::asinh": unary(asinh),
     "aten::acosh": unary(acosh),
     "aten::atanh": unary(atanh),

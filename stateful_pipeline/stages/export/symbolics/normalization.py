@@ -15,9 +15,9 @@ import torch
 from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.symbolics.reductions import Reduction, reduction
 from stateful_pipeline.stages.export.symbolics.writing import (
+    Elementwise,
     Symbolic,
     Writer,
-    elementwise,
     parsed,
     rank_of,
     result_dtype,
@@ -152,6 +152,6 @@ _FLOAT64: dict[str, Callable[..., Any]] = {
 NORMALIZATION: dict[str, Symbolic] = {
     "aten::rms_norm": rms_norm,
     **{name: _for_float64(symbolic) for name, symbolic in _FLOAT64.items()},
-    "aten::addmm": elementwise(addmm, 5, only=torch.float64),
+    "aten::addmm": Elementwise(addmm, 5, only=torch.float64),
 }
 """Operators of this file, and the other that has attributes of float32."""

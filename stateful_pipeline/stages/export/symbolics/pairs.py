@@ -9,11 +9,11 @@ import torch
 
 from stateful_pipeline.stages.export.symbolics.functions import log1p
 from stateful_pipeline.stages.export.symbolics.writing import (
+    Elementwise,
     Symbolic,
     Writer,
     binary,
     dtype_of,
-    elementwise,
     parsed,
 )
 
@@ -58,7 +58,7 @@ def isclose(op: Writer, a: Any, b: Any, relative: Any, absolute: Any, equal_nan:
         equal = op.either(equal, op("And", op("IsNaN", a), op("IsNaN", b)))
     share, least = parsed(relative, "f"), parsed(absolute, "f")
     if not op.dtype.is_floating_point:
-        op = Writer(op.graph, torch.float32)
+        op = op.of(torch.float32)
         a, b = op.cast(a), op.cast(b)
     distance = op("Abs", op("Sub", a, b))
     allowed = op("Add", op("Abs", op("Mul", b, share)), least)
@@ -108,7 +108,7 @@ def clamp(op: Writer, x: Any, low: Any, high: Any) -> Any:
 
     ``Clip`` without a bound makes the largest finite number of infinity in ONNX Runtime.
     """
-    wide = Writer(op.graph, torch.int32) if op.dtype == torch.int16 else op
+    wide = op.of(torch.int32) if op.dtype == torch.int16 else op
     x = wide.cast(x)
     if low is not None:
         x = wide("Max", x, wide.cast(low))
@@ -141,14 +141,14 @@ def _truths(kind: str) -> Symbolic:
     def form(op: Writer, *operands: Any) -> Any:
         return op(kind, *(_truth(op, operand) for operand in operands))
 
-    return elementwise(form, 1 if kind == "Not" else 2, promotes=False)
+    return Elementwise(form, 1 if kind == "Not" else 2, promotes=False)
 
 
 def _truth(op: Writer, x: Any) -> Any:
     dtype = dtype_of(x)
     if dtype == torch.bool:
         return x
-    return op("Not", Writer(op.graph, dtype or op.dtype)("Equal", x, 0))
+    return op("Not", op.of(dtype or op.dtype)("Equal", x, 0))
 
 
 def _bits(kind: str) -> Symbolic:
@@ -157,30 +157,30 @@ def _bits(kind: str) -> Symbolic:
     def form(op: Writer, *operands: Any) -> Any:
         return op(kind if op.dtype == torch.bool else f"Bitwise{kind}", *operands)
 
-    return elementwise(form, 1 if kind == "Not" else 2)
+    return Elementwise(form, 1 if kind == "Not" else 2)
 
 
 PAIRS: dict[str, Symbolic] = {
-    "aten::add": elementwise(lambda op, a, b, alpha: op("Or", a, b), 2, only=torch.bool),
-    "aten::mul": elementwise(lambda op, a, b: op("And", a, b), 2, only=torch.bool),
+    "aten::add": Elementwise(lambda op, a, b, alpha: op("Or", a, b), 2, only=torch.bool),
+    "aten::mul": Elementwise(lambda op, a, b: op("And", a, b), 2, only=torch.bool),
     "aten::hypot": binary(hypot),
     "aten::logaddexp": binary(logaddexp),
     "aten::logaddexp2": binary(logaddexp2),
-    "aten::isclose": elementwise(isclose, 2),
+    "aten::isclose": Elementwise(isclose, 2),
     "aten::fmax": _extreme("GreaterOrEqual"),
     "aten::fmin": _extreme("LessOrEqual"),
     "aten::copysign": binary(copysign),
     "aten::heaviside": binary(heaviside),
     "aten::xlogy": binary(xlogy),
     "aten::special_xlog1py": binary(xlog1py),
-    "aten::float_power": elementwise(lambda op, x, y: op("Pow", x, y), 2, dtype=torch.float64),
+    "aten::float_power": Elementwise(lambda op, x, y: op("Pow", x, y), 2, dtype=torch.float64),
     "aten::ldexp": binary(lambda op, x, y: op("Mul", x, op("Pow", 2, y))),
-    "aten::clamp": elementwise(clamp, 3),
+    "aten::clamp": Elementwise(clamp, 3),
     "aten::clamp_min": binary(lambda op, x, low: clamp(op, x, low, None)),
     "aten::clamp_max": binary(lambda op, x, high: clamp(op, x, None, high)),
-    "aten::addcmul": elementwise(_product, 4),
-    "aten::addcdiv": elementwise(_quotient, 4),
-    "aten::lerp": elementwise(_lerp, 3),
+    "aten::addcmul": Elementwise(_product, 4),
+    "aten::addcdiv": Elementwise(_quotient, 4),
+    "aten::lerp": Elementwise(_lerp, 3),
     **{f"aten::bitwise_{kind.lower()}": _bits(kind) for kind in ("And", "Or", "Xor", "Not")},
     **{f"aten::__{kind.lower()}_": _bits(kind) for kind in ("And", "Or", "Xor")},
     **{f"aten::logical_{kind.lower()}": _truths(kind) for kind in ("And", "Or", "Xor", "Not")},

@@ -1,16 +1,20 @@
 """What the ONNX forms of operators are written with.
 
 A form is written on tensors of one dtype, the one that PyTorch computes in, and Python numbers are
-constants of this dtype.  PyTorch's exporter counts each 0-d tensor as a Python number and casts it
-as one; where that would lose digits, a form gets 0-d tensors with one dimension instead.
+constants of this dtype.  It serves both exporters: values are those of a TorchScript graph, or of
+the IR of ONNX.  The TorchScript exporter counts each 0-d tensor as a Python number and casts it as
+one; where that would lose digits, a form gets 0-d tensors with one dimension instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import to_torch_dtype
 from torch.onnx import JitScalarType  # type: ignore[attr-defined]
 
 from stateful_pipeline.stages.export import torch_exporter
@@ -46,6 +50,10 @@ class Writer:
         values = [self.number(o) if isinstance(o, int | float) else o for o in operands]
         return self.graph.op(kind, *values, **attributes)
 
+    def of(self, dtype: torch.dtype) -> Writer:
+        """Return what writes values of another dtype to this graph."""
+        return Writer(self.graph, dtype)
+
     def number(self, number: float) -> Any:
         """Return a constant of this writer's dtype."""
         return self.graph.op("Constant", value_t=torch.tensor(number, dtype=self.dtype))
@@ -57,9 +65,9 @@ class Writer:
     def cast(self, value: Any, dtype: torch.dtype | None = None) -> Any:
         """Return ``value``, a tensor or a number, in this writer's dtype or in another."""
         wanted = dtype or self.dtype
-        node = value.node()
-        if node.kind() == "onnx::Constant" and node.kindOf("value") == "t":
-            return self.graph.op("Constant", value_t=node.t("value").to(wanted))
+        known = constant_of(value)
+        if known is not None:
+            return self.graph.op("Constant", value_t=known.to(wanted))
         if dtype_of(value) == wanted:
             return value
         return self.graph.op("Cast", value, to_i=onnx_type(wanted))
@@ -125,8 +133,22 @@ def onnx_type(dtype: torch.dtype) -> int:
 
 def dtype_of(value: Any) -> torch.dtype | None:
     """Return the dtype of a tensor, or of a constant; None if it is not known."""
+    if isinstance(value, ir.Value):
+        return None if value.dtype is None else to_torch_dtype(value.dtype)
     kind = value.type()
     return kind.dtype() if kind.kind() == "TensorType" else None
+
+
+def constant_of(value: Any) -> torch.Tensor | None:
+    """Return what a value of a TorchScript graph is, if it is a constant tensor.
+
+    Those of the other exporter are folded when its model is complete.
+    """
+    if isinstance(value, ir.Value):
+        return None
+    node = value.node()
+    known = node.kind() == "onnx::Constant" and node.kindOf("value") == "t"
+    return node.t("value") if known else None
 
 
 def result_dtype(g: Any, index: int = 0) -> torch.dtype | None:
@@ -142,8 +164,10 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
 def parsed(value: Any, kind: str) -> Any:
     """Return an argument that is known before the model runs: "i", "f", "b", "s", or "is".
 
-    None stays None.
+    None stays None, and so does what is no value of a TorchScript graph.
     """
+    if not isinstance(value, torch._C.Value):
+        return value
     return None if torch_exporter.is_none(value) else torch_exporter.constant(value, kind)
 
 
@@ -165,18 +189,11 @@ def lifted(op: Writer, value: Any) -> Any:
     return result
 
 
-def elementwise(
-    form: Callable[..., Any],
-    operands: int,
-    *,
-    dtype: torch.dtype | None = None,
-    only: torch.dtype | None = None,
-    promotes: bool = True,
-    reduces: bool = False,
-) -> Symbolic:
-    """Make an operator that computes element by element of a form.
+@dataclass(frozen=True)
+class Elementwise:
+    """An operator that computes element by element.
 
-    Args:
+    Attributes:
         form: Takes a writer, the operands and the other inputs of the node, and gives the result.
         operands: How many inputs of the node are operands; those left out are None.
         dtype: What to compute in; otherwise it is the dtype of the result, and for a result of
@@ -186,31 +203,42 @@ def elementwise(
         reduces: Whether the form itself gives a tensor of the rank of the result.
     """
 
-    def symbolic(g: Any, *arguments: Any) -> Any:
+    form: Callable[..., Any]
+    operands: int
+    _: KW_ONLY
+    dtype: torch.dtype | None = None
+    only: torch.dtype | None = None
+    promotes: bool = True
+    reduces: bool = False
+
+    def writer(self, graph: Any, first: torch.dtype | None, result: torch.dtype) -> Writer:
+        """Return what to write results with, for a first operand of a dtype, or a number."""
+        used = first if result == torch.bool else result
+        return Writer(graph, self.dtype or computing_dtype(used or result), result)
+
+    def __call__(self, g: Any, *arguments: Any) -> Any:
+        """Write a node of a TorchScript graph; see :data:`Symbolic`."""
         result = result_dtype(g)
-        if result is None or only not in (None, result):
+        if result is None or self.only not in (None, result):
             return NotImplemented
-        used = dtype_of(arguments[0]) if result == torch.bool else result
-        op = Writer(g, dtype or computing_dtype(used or result), result)
-        given = [None if torch_exporter.is_none(value) else value for value in arguments[:operands]]
+        op = self.writer(g, dtype_of(arguments[0]), result)
+        given = [None if torch_exporter.is_none(v) else v for v in arguments[: self.operands]]
         lifts = not {op.dtype, *(dtype_of(value) for value in given if value)} <= _AS_NUMBERS
-        if promotes:
+        if self.promotes:
             given = [value and op.cast(value) for value in given]
         if lifts:
             given = [value and lifted(op, value) for value in given]
-        made = form(op, *given, *arguments[operands:])
-        if lifts and not reduces and g.original_node.output().type().dim() == 0:
+        made = self.form(op, *given, *arguments[self.operands :])
+        if lifts and not self.reduces and g.original_node.output().type().dim() == 0:
             made = op("Squeeze", made, op.ints(0))
         return op.cast(made, result)
 
-    return symbolic
 
-
-def unary(form: Callable[..., Any]) -> Symbolic:
+def unary(form: Callable[..., Any]) -> Elementwise:
     """Make an operator on one tensor of a form, which takes a writer and the tensor."""
-    return elementwise(form, 1)
+    return Elementwise(form, 1)
 
 
-def binary(form: Callable[..., Any]) -> Symbolic:
+def binary(form: Callable[..., Any]) -> Elementwise:
     """Make an operator on two tensors or numbers of a form on a writer and these."""
-    return elementwise(form, 2)
+    return Elementwise(form, 2)

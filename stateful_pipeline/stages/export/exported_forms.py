@@ -1,0 +1,109 @@
+"""This project's ONNX forms of operators, for programs captured with ``torch.export``.
+
+PyTorch's exporter of such programs has forms of its own that are not right for numbers that are
+large, negative, a tie or -0, as that of TorchScript has.  Both get the same ones instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript import opset18
+
+from stateful_pipeline.model.torch_internals import exporters_form
+from stateful_pipeline.stages.export.symbolics import SYMBOLICS
+from stateful_pipeline.stages.export.symbolics.writing import (
+    Elementwise,
+    Writer,
+    dtype_of,
+)
+
+op: Any = opset18  # its types know no values of the IR
+
+
+def element_by_element() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return the translations of operators, for ``custom_translation_table``."""
+    return {
+        overload: _translation(overload, form)
+        for name, form in SYMBOLICS.items()
+        if isinstance(form, Elementwise)
+        for overload in _overloads(name)
+    }
+
+
+def _overloads(name: str) -> list[Any]:
+    """Return what computes an operator, ``aten::div``, in a graph without writes."""
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    if packet is None:
+        return []  # an operator of TorchScript alone, as aten::__and_ is
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    return [overload for overload in overloads if _is_functional(overload._schema)]
+
+
+def _is_functional(schema: Any) -> bool:
+    tensors = all(str(result.type) == "Tensor" for result in schema.returns)
+    return tensors and not schema.is_mutable and len(schema.returns) == 1
+
+
+def _translation(overload: Any, form: Elementwise) -> Callable[..., Any]:
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        arguments = _in_order(overload, args, kwargs)
+        result = _result_dtype(overload, args, kwargs)
+        if form.only not in (None, result):
+            return exporters_form(overload)(*args, **kwargs)
+        writer = form.writer(_Recorder(), _dtype(arguments[0]), result)
+        given = [_operand(writer, o, form.promotes) for o in arguments[: form.operands]]
+        made = writer.cast(form.form(writer, *given, *arguments[form.operands :]), result)
+        return op.Identity(made) if any(made is value for value in arguments) else made
+
+    return translate
+
+
+def _in_order(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return all arguments in the order of the operator's schema, as TorchScript has them."""
+    parameters = overload._schema.arguments
+    rest = [kwargs.get(p.name, p.default_value) for p in parameters[len(args) :]]
+    return [*args, *rest]
+
+
+def _dtype(value: Any) -> torch.dtype | None:
+    return dtype_of(value) if isinstance(value, ir.Value) else None
+
+
+def _operand(writer: Writer, value: Any, promotes: bool) -> Any:
+    if isinstance(value, ir.Value):
+        return writer.cast(value) if promotes else value
+    return None if value is None else writer.number(value)
+
+
+def _result_dtype(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.dtype:
+    """Return the dtype that PyTorch gives the result, which it is asked without any numbers."""
+    result = overload(*map(_shapeless, args), **{k: _shapeless(v) for k, v in kwargs.items()})
+    dtype: torch.dtype = result.dtype
+    return dtype
+
+
+def _shapeless(value: Any) -> Any:
+    """Return a tensor without data of the dtype and the rank of a value; others as they are."""
+    if not isinstance(value, ir.Value):
+        return value
+    if value.shape is None:
+        raise RuntimeError("an operator needs the rank of a tensor, which is not known")
+    return torch.empty([1] * value.shape.rank(), dtype=dtype_of(value), device="meta")
+
+
+class _Recorder:
+    """Where a writer writes to: the node that the exporter is translating.
+
+    Attributes of ONNX operators are named with their type, as for a TorchScript graph: ``axis_i``.
+    """
+
+    def op(self, kind: str, *values: Any, **attributes: Any) -> Any:
+        """Write an operator; return its value, of which the exporter knows no dtype."""
+        named = {name.rpartition("_")[0]: value for name, value in attributes.items()}
+        if kind == "Constant":
+            return op.Constant(value=ir.tensor(named["value"]))
+        return getattr(op, kind)(*values, **named)
