@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Tests run in $(WORKERS) processes: one thread for each keeps them from getting in one another's way.
 test test-all: export OMP_NUM_THREADS := 1
 
-.PHONY: help setup demo test test-all lint format schema frontends train bench clean
+.PHONY: help setup demo test test-all lint format schema frontends scoreboard train bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ format: $(READY) ## fix style where that can be done safely
 
 frontends: $(READY) ## write docs/frontends.md: which front end takes which module of the corpora
 	$(BIN)/python -W ignore benchmarks/frontends.py
+
+scoreboard: $(READY) ## write docs/scoreboard.md: the corpora through this project and other tools (20 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/scoreboard.py
 
 schema: $(READY) ## write the spec's JSON Schema into the package again
 	$(BIN)/pipeline schema > stateful_pipeline/spec/schema.json.partial

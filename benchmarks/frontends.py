@@ -37,7 +37,7 @@ class Result:
 
     Attributes:
         model: The bytes of the model, or None if it was refused.
-        text: ``right``, ``**wrong**``, or why it was refused.
+        text: ``right``, ``**wrong**``, ``**crashed**``, or why it was refused.
         states: Names of the states that were found.
     """
 
@@ -60,6 +60,20 @@ def corpus(name: str) -> ModuleType:
     return sys.modules[qualified]
 
 
+def deployed() -> list[Any]:
+    """Return the modules of the corpus that is in three files, in their order."""
+    modules: list[Any] = corpus("deployed").DEPLOYED
+    corpus("deployed_models")
+    corpus("deployed_control")
+    return modules
+
+
+def example(case: Any) -> tuple[torch.Tensor, ...]:
+    """Return the inputs that ``case`` is exported with: its own example, or those of step 0."""
+    found: tuple[torch.Tensor, ...] = case.example() if hasattr(case, "example") else case.inputs(0)
+    return found
+
+
 def exported(case: Any, frontend: str) -> Result:
     """Export ``case`` with ``frontend`` and compare it with eager PyTorch."""
     dynamic = getattr(case, "dynamic", None) or None
@@ -67,10 +81,12 @@ def exported(case: Any, frontend: str) -> Result:
         path = Path(folder) / "model.onnx"
         try:
             contract = sp.export_onnx(
-                case.build(), case.inputs(0), path, dynamic_axes=dynamic, frontend=frontend
+                case.build(), example(case), path, dynamic_axes=dynamic, frontend=frontend
             )
         except PipelineError as error:
             return Result(None, f"refused: {reason(error)}")
+        except Exception as error:  # noqa: BLE001 - no error of ours: the table has to show it
+            return Result(None, f"**crashed**: {type(error).__name__}")
         text = "right" if follows_eager(case, path, contract) else "**wrong**"
         return Result(path.read_bytes(), text, tuple(state.name for state in contract.states))
 
@@ -113,7 +129,7 @@ def reason(error: PipelineError) -> str:
 def picked(results: Sequence[Result], auto: Result) -> str:
     """Return which front end made the model that ``auto`` gave."""
     if auto.model is None:
-        return "refuses"
+        return "refuses" if auto.text.startswith("refused") else auto.text
     for frontend, result in zip(FRONTENDS, results, strict=True):
         if result.model == auto.model:
             return frontend if auto.text == "right" else f"{frontend}: {auto.text}"
@@ -148,9 +164,11 @@ def page() -> str:
         raise SystemExit(f"docs/{PAGE.name} has lost the line {MARK.strip()}")
     cases = table(corpus("cases").CASES, "how its state is held or changed")
     streams = table(corpus("streams").STREAMS, "states")
+    others = table(deployed(), "what it is, and how its state is held")
     return (
         f"{head}{mark}\n### One module per way that state hides (`cases.py`)\n\n{cases}"
         f"\n### Modules as streaming and decoding code has them (`streams.py`)\n\n{streams}"
+        f"\n### Modules as people deploy them (`deployed*.py`)\n\n{others}"
     )
 
 

@@ -30,7 +30,7 @@ from stateful_pipeline.model.schedule import schedules
 from stateful_pipeline.model.scripted import signature
 from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.model.sizes import corner_sizes
-from stateful_pipeline.model.subject import PositionalCall, Subject
+from stateful_pipeline.model.subject import Argument, PositionalCall, Subject
 from stateful_pipeline.spec import MAX_OPSET, MIN_OPSET, is_axis, parse_states
 from stateful_pipeline.stages.export.export import export_program
 from stateful_pipeline.stages.rewrite.equality import check_equal
@@ -48,6 +48,7 @@ def export_onnx(
     args: Sequence[Any],
     path: str | os.PathLike[str],
     *,
+    kwargs: Mapping[str, Any] | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
@@ -71,6 +72,7 @@ def export_onnx(
             an ``ExportedProgram``.
         args: Example arguments.  Tensors become inputs; other values are fixed as constants.
         path: The file to write.  Replaced only when everything has been checked.
+        kwargs: Example arguments by keyword.
         input_names: Names of the inputs; the parameter names of ``forward`` if not given.
         output_names: Names of the outputs; ``output``, ``output_0`` .. or a dict's keys if not
             given.
@@ -95,8 +97,9 @@ def export_onnx(
     _check_options(frontend, opset, runtime)
     if isinstance(module, ExportedProgram):
         module = module.module()
-    plan, call = _plan(module, tuple(args), input_names, dynamic_axes or {})
-    axes = _axes(plan, tuple(args))
+    examples = (*args, *(kwargs or {}).values())
+    plan, call = _plan(module, tuple(args), kwargs or {}, input_names, dynamic_axes or {})
+    axes = _axes(plan, examples)
     wishes = _wishes(states or {}, dynamic_axes or {}, module, plan)
     subject = Subject(module, plan, axes, call, wishes)
     # A few steps at small sizes: with more threads, small operators mostly wait for each other.
@@ -160,51 +163,61 @@ def _check_options(frontend: str, opset: int | None, runtime: str | None) -> Non
 def _plan(
     module: nn.Module,
     args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
     input_names: Sequence[str] | None,
     dynamic_axes: Mapping[str, Mapping[int, str]],
 ) -> tuple[InputPlan, PositionalCall]:
-    positions = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
-    constants = {i: value for i, value in enumerate(args) if i not in positions}
-    for index, value in constants.items():
+    given: dict[int | str, Any] = dict(enumerate(args))
+    given.update(kwargs.items())
+    for key, value in given.items():
         if isinstance(value, list | tuple | dict):
             raise SpecError(
-                f"argument {index} is a {type(value).__name__}: nested arguments are "
+                f"argument {key} is a {type(value).__name__}: nested arguments are "
                 "not supported yet",
-                hint="wrap the module so that forward takes tensors one by one",
+                hint="wrap the module so that forward takes tensors one by one; arguments by "
+                "keyword go into `kwargs`",
             )
-    names = _names(module, args, positions, input_names)
+    tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
+    names = dict(zip(tensors, _names(module, args, kwargs, tensors, input_names), strict=True))
     inputs = [
-        Input(name, args[i].dtype, _named(name, args[i].shape, dynamic_axes), Resampled(args[i]))
-        for name, i in zip(names, positions, strict=True)
-    ]
-    return InputPlan(inputs), PositionalCall(names, constants)
+        Input(
+            name, tensors[key].dtype, _named(name, tensors[key].shape, dynamic_axes),
+            Resampled(tensors[key]),
+        )
+        for key, name in names.items()
+    ]  # fmt: skip
+    constants = {i: value for i, value in enumerate(args) if i not in names}
+    keywords = {key: Argument(names.get(key), value) for key, value in kwargs.items()}
+    by_position = tuple(name for key, name in names.items() if isinstance(key, int))
+    return InputPlan(inputs), PositionalCall(by_position, constants, keywords)
 
 
 def _names(
     module: nn.Module,
     args: tuple[Any, ...],
-    positions: Sequence[int],
+    kwargs: Mapping[str, Any],
+    tensors: Mapping[int | str, torch.Tensor],
     input_names: Sequence[str] | None,
 ) -> tuple[str, ...]:
     if input_names is not None:
-        if len(input_names) != len(positions) or len(set(input_names)) != len(input_names):
+        if len(input_names) != len(tensors) or len(set(input_names)) != len(input_names):
             raise SpecError(
-                f"input_names has {len(input_names)} names for {len(positions)} tensors",
-                hint="one distinct name for each tensor in args",
+                f"input_names has {len(input_names)} names for {len(tensors)} tensors",
+                hint="one distinct name for each tensor in args and kwargs",
             )
         return tuple(input_names)
     parameters = signature(module)
     try:
-        bound = parameters.bind(*args)
+        bound = parameters.bind(*args, **kwargs)
     except TypeError as error:
         raise SpecError(f"args do not fit forward{parameters}: {error}") from error
     names: list[str] = []
     for name, value in bound.arguments.items():
         if parameters.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
             names += [f"{name}_{index}" for index in range(len(value))]
-        else:
+        elif name not in kwargs:
             names.append(name)
-    return tuple(names[i] for i in positions)
+    return tuple(key if isinstance(key, str) else names[key] for key in tensors)
 
 
 def _named(name: str, sizes: Sequence[int], dynamic_axes: Mapping[str, Mapping[int, str]]) -> Shape:

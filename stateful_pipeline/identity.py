@@ -168,7 +168,7 @@ def _module_digest(module: nn.Module) -> str:
 
 def _data_files(spec: Spec) -> list[Path]:
     paths = [Path(value.data.npz) for value in spec.inputs.values() if value.data is not None]
-    programs = (spec.source.torchscript, spec.source.exported_program)
+    programs = (spec.source.torchscript, spec.source.exported_program, spec.source.onnx)
     paths += [Path(file) for file in programs if file is not None]
     for state in spec.states.values():
         file = getattr(state.init, "file", None)

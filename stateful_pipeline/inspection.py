@@ -100,6 +100,8 @@ def _blocked(name: str, subject: Subject, error: StateError) -> Inspection:
                 state.initial,
                 exercised=state.exercised,
                 kind=state.kind,
+                number=state.number,
+                parts=state.parts,
             ),
             places,
         )

@@ -191,7 +191,9 @@ def _verdict(target: TargetBuild) -> str:
 def _verdict_line(outcome: Outcome) -> str:
     match outcome.status:
         case "passed":
-            return "[bold green]equal to eager PyTorch[/]"
+            explicit = outcome.summary.get("frontend") == "onnx"
+            other = "the file with plain feeds" if explicit else "eager PyTorch"
+            return f"[bold green]equal to {other}[/]"
         case "built":
             return "[bold]done; not verified[/]"
         case "interrupted":

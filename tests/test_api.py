@@ -185,7 +185,7 @@ def test_a_portable_file_is_written_for_no_runtime(path) -> None:
         ({"dynamic_axes": {"y": {0: "batch"}}}, SpecError, "neither an input nor a state"),
         ({"dynamic_axes": {"x": {5: "batch"}}}, SpecError, "no dimension 5"),
         ({"dynamic_axes": {"x": {0: "not a word"}}}, SpecError, "cannot name an axis"),
-        ({"states": {"nope": {"init": "zeros"}}}, SpecError, "no tensor called 'nope'"),
+        ({"states": {"nope": {"init": "zeros"}}}, SpecError, "no number called 'nope'"),
         ({"states": {"h": {"dtype": "float64"}}}, StateError, "declared as float64"),
     ],
 )

@@ -133,6 +133,8 @@ class ShapeFinder:
                 frozenset(d for d in shapes[state.name] if isinstance(d, str) and d not in known),
                 state.exercised,
                 state.kind,
+                number=state.number,
+                parts=state.parts,
             )
             for state in self.tracked
         )

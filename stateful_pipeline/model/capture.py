@@ -25,7 +25,7 @@ from torch.export import Dim, ExportedProgram
 
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
-from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model.data_access import DataAccess
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.guards import in_own_words, refuse_length_tests
@@ -33,7 +33,13 @@ from stateful_pipeline.model.holders import read, write
 from stateful_pipeline.model.indexing import TensorIndices
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
-from stateful_pipeline.model.reference import Reference, StateDef, Tensors, exact_kernels, put
+from stateful_pipeline.model.reference import (
+    Reference,
+    Tensors,
+    exact_kernels,
+    put,
+    taken,
+)
 from stateful_pipeline.model.sizes import fixed_sizes
 from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.torch_internals import (
@@ -75,21 +81,11 @@ class _Explicit(nn.Module):
             with TensorIndices(), DataAccess():
                 result = self._reference.call(module, given)
             outputs = named_outputs(result)
-            after = tuple(self._read(state) for state in self._reference.states)
+            after = tuple(taken(module, state) for state in self._reference.states)
         finally:
             held.restore()
         self._report(tuple(outputs))
         return (*outputs.values(), *after)
-
-    def _read(self, state: StateDef) -> torch.Tensor:
-        values: list[torch.Tensor] = [read(self.module, path) for path in state.paths]
-        if any(value is not values[0] for value in values):
-            raise StateError(
-                f"{' and '.join(state.paths)} are one tensor before the call and two after it",
-                attribute=state.name,
-                hint="change it in place, or reassign it everywhere",
-            )
-        return values[0]
 
 
 def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> ExportProgram:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, Place, StateError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.lazy import warm
 from stateful_pipeline.model.locate import change_places
 from stateful_pipeline.model.modes import refuse_opaque, refuse_training
 from stateful_pipeline.model.observe import Observation, Tracked, observe
@@ -78,8 +80,14 @@ def _discover(
 ) -> Discovery:
     observation, first = _first_run(module, call, plan, axes, wishes)
     ignored = tuple(name for name, wish in wishes.items() if wish.ignore)
+    shapes: Mapping[str, Shape] = {}
+    if observation.may_create(ignored):
+        warmed = warm(module, call, plan, axes, first.sizes, wishes)
+        if warmed is not None:
+            module, shapes = warmed.module, warmed.shapes
+            observation, _ = _first_run(module, call, plan, axes, wishes)
     observation.raise_refused(ignored)
-    known = {path for state in observation.tracked for path in state.paths}
+    known = {path for state in observation.tracked for path in state.places}
     known |= {refused.path for refused in observation.refused}
     tracked = [state for state in observation.tracked if not set(state.paths) & set(ignored)]
     tracked += [declared_only(module, name) for name in wishes if name not in known]
@@ -87,12 +95,12 @@ def _discover(
     scratch = tuple(
         path for s in observation.tracked if set(s.paths) & set(ignored) for path in s.paths
     )
-    reference = settle(module, renamed, call, plan, axes, wishes, scratch)
+    reference = settle(module, renamed, call, plan, axes, wishes, scratch, shapes)
     late = observe_varying(reference, plan, ignored)
     if late:
         renamed += [_under_declared_name(state, wishes) for state in late]
-        reference = settle(module, renamed, call, plan, axes, wishes, scratch)
-    check_replay(reference, renamed, first, _class_place(module))
+        reference = settle(module, renamed, call, plan, axes, wishes, scratch, shapes)
+    check_replay(reference, renamed, first, _class_place(module), shapes)
     return Discovery(reference, ignored)
 
 
@@ -101,6 +109,7 @@ def places_of_changes(
 ) -> dict[str, Place]:
     """Return the line that changes each of ``paths``, for those where one can be found."""
     found: dict[str, Place] = {}
+    call = getattr(call, "unchecked", lambda: call)()  # a change that is refused is looked for too
     for sizes in ({a.name: max(a.min, 1) for a in axes}, probe_sizes(axes)):
         wanted = [path for path in paths if path not in found]
         if not wanted:
@@ -178,7 +187,8 @@ def _observe_expanded(
         if wish.shape is not None and not wish.ignore:
             state = declared_only(module, name)
             grows = frozenset(d for d in wish.shape if isinstance(d, str) and d not in sizes)
-            declared.append(StateDef(name, state.paths, wish.shape, state.initial, grows))
+            definition = StateDef(name, state.paths, wish.shape, state.initial, grows)
+            declared.append(replace(definition, number=state.number, parts=state.parts))
     reference = Reference(module, declared, call)
     with reference.session() as session:
         run.loaded = reference.initial(sizes)

@@ -9,6 +9,7 @@ from torch import nn
 
 from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError
 from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.explicit_onnx import ExplicitOnnx, OnnxProgram, explicit_program
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.modes import scripted_inside
@@ -18,7 +19,7 @@ from stateful_pipeline.model.scripting import Scripted, script
 FRONTENDS = ("export", "torchscript")
 """In the order in which ``auto`` tries them: what ``torch.export`` captures needs no ``If``."""
 
-Captured = ExportProgram | Scripted
+Captured = ExportProgram | Scripted | OnnxProgram
 Result = TypeVar("Result")
 
 
@@ -29,6 +30,8 @@ def candidates(frontend: str, module: nn.Module) -> tuple[tuple[str, ...], dict[
         frontend: ``auto``, ``export`` or ``torchscript``.
         module: The module.
     """
+    if isinstance(module, ExplicitOnnx):
+        return ("onnx",), {}
     if frontend != "auto":
         return (frontend,), {}
     path = scripted_inside(module)
@@ -47,12 +50,16 @@ def capture_with(
         StateError: A state changes in a way that the graph cannot follow.
         StageError: The front end refused the module; with its reason and the user's line.
     """
+    if isinstance(reference.module, ExplicitOnnx):
+        return explicit_program(reference.module, reference, plan)
     return (script if frontend == "torchscript" else capture)(reference, plan, sizes)
 
 
 def why_chosen(frontend: str, asked: str, refused: Mapping[str, str]) -> str:
     """Return in words why ``frontend`` made the program."""
     names = {"export": "torch.export", "torchscript": "torch.jit.script"}
+    if frontend == "onnx":
+        return "the file's states are explicit already"
     if asked != "auto":
         return f"the spec asks for {frontend}"
     if not refused:

@@ -8,13 +8,13 @@ is *exercised* when its value was ever seen to differ.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stateful_pipeline.model.fingerprints import equal_tensors, fingerprint
-from stateful_pipeline.model.holders import Leaf
+from stateful_pipeline.model.holders import Leaf, is_number
 
 _MAY_APPEAR = ("cached",)
 _MAY_GO = ("cached", "attribute of a tensor")
@@ -35,6 +35,7 @@ class History:
         exercised: Whether its value was seen to change.
         reassigned: Whether another tensor was seen in its place.
         problem: Why it cannot be a state.
+        numbers: The Python numbers that were seen there, one for each call and one before.
     """
 
     first: Leaf
@@ -47,12 +48,14 @@ class History:
     exercised: bool = False
     reassigned: bool = False
     problem: str | None = None
+    numbers: list[Any] = field(default_factory=list)
 
     @classmethod
     def start(cls, leaf: Leaf) -> History:
         """Begin with what is there now."""
         if not isinstance(leaf.value, torch.Tensor):
-            return cls(leaf, None, _mark(leaf), 0, None, [])
+            numbers = [leaf.value] if is_number(leaf.value) else []
+            return cls(leaf, None, _mark(leaf), 0, None, [], numbers=numbers)
         tensor = leaf.value
         clone = tensor.detach().clone()
         return cls(leaf, tensor, None, _version(tensor), clone, [tuple(tensor.shape)])
@@ -86,6 +89,11 @@ class History:
         if mark == self.mark and tensor is None:
             return
         self.stored = self.exercised = True
+        if is_number(leaf.value):
+            self.numbers.append(leaf.value)
+        if is_number(leaf.value) and is_number(self.first.value):
+            self.mark = mark
+            return
         if tensor is not None or self.last is not None or type_of(leaf) != type_of(self.first):
             change = f"changes from {type_of(self.first)} to {type_of(leaf)}"
             self.problem = self.problem or change

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,9 @@ from torch.nn.parameter import is_lazy
 
 from stateful_pipeline.errors import StateError
 from stateful_pipeline.model.history import History
-from stateful_pipeline.model.holders import Leaf, is_leaf
+from stateful_pipeline.model.holders import WRITABLE, Leaf, is_leaf
+from stateful_pipeline.model.parts import Part, covering, overlap, steps_to
+from stateful_pipeline.model.python_state import as_tensor, carrying
 from stateful_pipeline.model.refusals import Refused, refuse_tensor, refuse_value
 from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.survey import survey
@@ -30,9 +32,13 @@ from stateful_pipeline.model.survey import survey
 __all__ = ["Observation", "Refused", "Tracked", "observe"]
 
 
+_RANK = {"buffer": 0, "parameter": 1, "attribute": 2, "item": 3}
+"""Which place names a tensor that is held in several."""
+
+
 @dataclass(frozen=True)
 class Tracked:
-    """A tensor of the module that a call stores to.
+    """A tensor or a Python number of the module that a call stores to.
 
     Attributes:
         name: The path that a reader of the class would use: that of the registration, if any.
@@ -42,6 +48,8 @@ class Tracked:
         shapes: Its shape before the first observed call and after each.
         exercised: Whether its value was seen to change.
         reassigned: Whether another object was seen in its place.
+        number: Whether it is a Python number, of which ``initial`` is the 0-d tensor.
+        parts: Tensors of the module that are views of it.
     """
 
     name: str
@@ -51,6 +59,13 @@ class Tracked:
     shapes: tuple[tuple[int, ...], ...]
     exercised: bool
     reassigned: bool
+    number: bool = False
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every path under which the module holds it, or a part of it."""
+        return self.paths + tuple(path for part in self.parts for path in part.paths)
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,15 @@ class Observation:
     tracked: tuple[Tracked, ...]
     refused: tuple[Refused, ...]
     outputs: tuple[Any, ...]
+
+    def may_create(self, ignored: Iterable[str] = ()) -> bool:
+        """Whether the first call may have created something that cannot be a state as it is."""
+        left_out = set(ignored)
+        if any(refused.path not in left_out for refused in self.refused):
+            return True
+        return any(
+            0 in state.initial.shape and len(set(state.shapes)) > 1 for state in self.tracked
+        )
 
     def raise_refused(self, ignored: Iterable[str] = ()) -> None:
         """Raise :class:`StateError` for the first leaf that cannot be made a state."""
@@ -103,17 +127,40 @@ def _conclude(history: dict[str, History], outputs: tuple[Any, ...]) -> Observat
             groups.setdefault(id(past.first.value), []).append(past)
     stored = [group for group in groups.values() if any(past.stored for past in group)]
     tracked = [_tracked(group) for group in stored]
-    refused = _shared_storage(history, tracked)
-    for state, group in zip(tracked, stored, strict=True):
-        refusal = refuse_tensor(group, state.name, state.kind)
-        if refusal is not None:
-            refused[state.name] = refusal
+    refusals = [
+        refuse_tensor(group, state.name, state.kind)
+        for state, group in zip(tracked, stored, strict=True)
+    ]
+    tracked, refused = _with_parts(history, tracked)
+    refused |= {refusal.path: refusal for refusal in refusals if refusal is not None}
     for path, past in history.items():
         if past.stored and not isinstance(past.first.value, torch.Tensor):
-            refused[path] = refuse_value(past)
+            number = _tracked_number(past)
+            if number is None:
+                refused[path] = refuse_value(past)
+            else:
+                tracked.append(number)
     _leave_out_holders(refused, history)
     kept = tuple(state for state in tracked if state.name not in refused)
     return Observation(kept, tuple(refused.values()), outputs)
+
+
+def _tracked_number(past: History) -> Tracked | None:
+    """Return the state that a changing Python number is, or None if it cannot be one."""
+    dtype = carrying(past.numbers)
+    if past.problem is not None or past.first.kind not in WRITABLE or dtype is None:
+        return None
+    path, value = past.first.path, past.first.value
+    return Tracked(
+        name=path,
+        paths=(path,),
+        kind=past.first.kind,
+        initial=as_tensor(value, dtype, path),
+        shapes=((),),
+        exercised=past.exercised,
+        reassigned=True,
+        number=True,
+    )
 
 
 def _leave_out_holders(refused: dict[str, Refused], history: dict[str, History]) -> None:
@@ -138,8 +185,7 @@ def _refuse_lazy(leaves: Iterable[Leaf]) -> None:
 
 
 def _tracked(group: list[History]) -> Tracked:
-    rank = {"buffer": 0, "parameter": 1, "attribute": 2, "item": 3}
-    ordered = sorted(group, key=lambda past: rank.get(past.first.kind, len(rank)))
+    ordered = sorted(group, key=lambda past: _RANK.get(past.first.kind, len(_RANK)))
     first = ordered[0]
     start = first.first.value
     return Tracked(
@@ -154,23 +200,60 @@ def _tracked(group: list[History]) -> Tracked:
     )
 
 
-def _shared_storage(history: dict[str, History], tracked: list[Tracked]) -> dict[str, Refused]:
-    """Refuse states that share memory with another tensor of the module (views of one buffer)."""
-    users: dict[int, set[int]] = {}
+def _with_parts(
+    history: dict[str, History], tracked: list[Tracked]
+) -> tuple[list[Tracked], dict[str, Refused]]:
+    """Make one state of tensors that overlap in memory: the one of which the others are parts."""
+    groups = _by_storage(history)
+    refused: dict[str, Refused] = {}
+    parts: dict[str, tuple[Part, ...]] = {}
+    left_out: set[str] = set()
+    states = {state.name for state in tracked}
+    for group in groups:
+        names = [members[0].first.path for members in group]
+        if not states & {past.first.path for members in group for past in members}:
+            continue
+        tensors = [members[0].first.value for members in group]
+        whole = covering(tensors)
+        moved = any(past.reassigned for members in group for past in members)
+        if whole is None or moved:
+            refused[names[0]] = _apart(names, group[0][0].first.kind, moved=moved)
+            continue
+        made = [
+            (tuple(past.first.path for past in members), steps_to(tensors[whole], tensor))
+            for members, tensor in zip(group, tensors, strict=True)
+        ]
+        parts[names[whole]] = tuple(
+            Part(paths, steps or ()) for i, (paths, steps) in enumerate(made) if i != whole
+        )
+        left_out |= {path for i, (paths, _) in enumerate(made) if i != whole for path in paths}
+    kept = [state for state in tracked if state.name not in left_out]
+    return [replace(state, parts=parts.get(state.name, ())) for state in kept], refused
+
+
+def _apart(names: list[str], kind: str, *, moved: bool) -> Refused:
+    others = " and ".join(f"'{name}'" for name in names[1:])
+    why = "one of them is replaced by another tensor" if moved else "none of them covers the rest"
+    hint = "make one of them in forward, as a view of the other"
+    return Refused(names[0], kind, f"shares memory with {others}, and {why}", hint)
+
+
+def _by_storage(history: dict[str, History]) -> list[list[list[History]]]:
+    """Return the tensors that overlap in memory, together; each with all places that hold it."""
+    storages: dict[int, dict[int, list[History]]] = {}
     for past in history.values():
         start = past.first.value
         if isinstance(start, torch.Tensor) and start.layout == torch.strided and start.numel():
-            users.setdefault(start.untyped_storage().data_ptr(), set()).add(id(start))
-    refused = {}
-    for state in tracked:
-        start = history[state.name].first.value
-        if start.layout != torch.strided or not start.numel():
-            continue
-        if len(users.get(start.untyped_storage().data_ptr(), ())) > 1:
-            refused[state.name] = Refused(
-                state.name,
-                state.kind,
-                "shares memory with another tensor of the module, which is not supported yet",
-                "make one of them in forward, as a view of the other",
-            )
-    return refused
+            places = storages.setdefault(start.untyped_storage().data_ptr(), {})
+            places.setdefault(id(start), []).append(past)
+    found: list[list[list[History]]] = []
+    for places in storages.values():
+        together: list[list[list[History]]] = []
+        for members in places.values():
+            tensor = members[0].first.value
+            ranked = sorted(members, key=lambda past: _RANK.get(past.first.kind, len(_RANK)))
+            met = [g for g in together if any(overlap(tensor, o[0].first.value) for o in g)]
+            together = [g for g in together if g not in met]
+            together.append([*(other for g in met for other in g), ranked])
+        found += [group for group in together if len(group) > 1]
+    return found

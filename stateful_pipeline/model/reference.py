@@ -20,6 +20,8 @@ from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import ContractError, PipelineError, StageError, StateError
 from stateful_pipeline.model.holders import read, write
 from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.model.parts import Part
+from stateful_pipeline.model.python_state import as_number, as_tensor
 from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.tree import named_outputs
 
@@ -40,6 +42,8 @@ class StateDef:
         exercised: Whether its value was seen to change.
         kind: How it is held: ``buffer``, ``parameter``, ``attribute`` or ``item``.
         out_shape: Its shape after a step, where the user declared it.
+        number: Whether the module holds a Python number, which is carried as a 0-d tensor.
+        parts: Tensors of the module that are views of it.
     """
 
     name: str
@@ -50,6 +54,13 @@ class StateDef:
     exercised: bool = True
     kind: str = "buffer"
     out_shape: Shape | None = None
+    number: bool = False
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every path under which the module holds it, or a part of it."""
+        return self.paths + tuple(path for part in self.parts for path in part.paths)
 
     def initial_at(self, sizes: Mapping[str, int]) -> torch.Tensor:
         """Return the initial value as a new tensor, expanded to ``sizes``.
@@ -157,7 +168,7 @@ class Session:
     def states(self) -> Tensors:
         """Return copies of the states as the module holds them now."""
         module = self._reference.module
-        return {s.name: read(module, s.paths[0]).detach().clone() for s in self._reference.states}
+        return {s.name: taken(module, s).detach().clone() for s in self._reference.states}
 
     def step(self, inputs: Mapping[str, torch.Tensor]) -> Tensors:
         """Call the entry point once; outputs are detached copies, by name.
@@ -196,9 +207,43 @@ def module_raised(error: Exception) -> StageError:
 
 
 def put(module: nn.Module, state: StateDef, value: torch.Tensor) -> None:
-    """Put ``value`` itself under every path of ``state``."""
+    """Put ``value`` itself, or the number that it is, under every path of ``state``."""
+    held = as_number(value) if state.number else value
+    if state.kind == "parameter":  # a module lets nothing else be assigned there
+        held = nn.Parameter(value, requires_grad=False)
     for path in state.paths:
-        write(module, path, value)
+        write(module, path, held)
+    for part in state.parts:
+        view = part.of(value)
+        for path in part.paths:
+            write(module, path, view)
+
+
+def taken(module: nn.Module, state: StateDef) -> torch.Tensor:
+    """Return what the module holds as ``state``: the very tensor, or a number as a new one.
+
+    Raises:
+        StateError: Its places hold two tensors, or it is a number of another kind.
+    """
+    values = [read(module, path) for path in state.paths]
+    if state.number:
+        return as_tensor(values[0], state.initial.dtype, state.name)
+    if any(value is not values[0] for value in values):
+        raise StateError(
+            f"{' and '.join(state.paths)} are one tensor before the call and two after it",
+            attribute=state.name,
+            hint="change it in place, or reassign it everywhere",
+        )
+    held: torch.Tensor = values[0]
+    for path in (path for part in state.parts for path in part.paths):
+        view: torch.Tensor = read(module, path)
+        if view.untyped_storage()._cdata != held.untyped_storage()._cdata:
+            raise StateError(
+                f"'{path}' is a view of it before the call and another tensor after it",
+                attribute=state.name,
+                hint="change it in place, or make the view in forward",
+            )
+    return held
 
 
 @contextmanager

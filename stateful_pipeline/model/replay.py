@@ -13,7 +13,7 @@ module is observed once more, over a stream whose free sizes (those that no stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,7 +66,11 @@ def recording(module: nn.Module, call: Call, run: FirstRun) -> Any:
 
 
 def check_replay(
-    reference: Reference, tracked: Sequence[Tracked], run: FirstRun, place: Place | None
+    reference: Reference,
+    tracked: Sequence[Tracked],
+    run: FirstRun,
+    place: Place | None,
+    created: Container[str],
 ) -> None:
     """Drive the module from copies of its own initial state and compare with its first calls.
 
@@ -75,6 +79,7 @@ def check_replay(
         tracked: The states with the module's own initial values.
         run: The first calls.
         place: Where the module's class is written, for the message.
+        created: The states that its first call creates.
 
     Raises:
         StateError: It gives other outputs.
@@ -84,7 +89,9 @@ def check_replay(
     held = {state.name: state.initial for state in reference.states}
     held |= {state.name: state.initial for state in tracked} | run.loaded
     own = [
-        replace(state, initial=held[state.name], shape=tuple(held[state.name].shape))
+        state  # it has no value of its own before the first call
+        if state.name in created
+        else replace(state, initial=held[state.name], shape=tuple(held[state.name].shape))
         for state in reference.states
     ]
     replayed = Reference(reference.module, own, reference.call, reference.axes, reference.scratch)
@@ -135,7 +142,7 @@ def observe_varying(
     sizes = [schedule.at(step) for step in range(VARYING_STEPS)]
     module = reference.module
     steps = [plan.step(at, 0, index) for index, at in enumerate(sizes)]
-    known = {path for state in reference.states for path in state.paths} | set(ignored)
+    known = {path for state in reference.states for path in state.places} | set(ignored)
     with reference.session() as session:
         session.load(reference.initial(sizes[0]))
         found = _observe(reference, steps)
@@ -150,7 +157,7 @@ def observe_varying(
                     place=places.get(refused.path),
                     hint=refused.hint,
                 )
-    return tuple(state for state in found.tracked if not known & set(state.paths))
+    return tuple(state for state in found.tracked if not known & set(state.places))
 
 
 def _observe(reference: Reference, steps: Sequence[Tensors]) -> Observation | None:

@@ -80,7 +80,7 @@ def _assignments(module: nn.Module, names: Sequence[str]) -> Iterator[Place]:
             graph = graph_of(around[depth], method)
             for node in graph.findAllNodes("prim::SetAttr"):
                 stored = [*_chain(node.inputsAt(0)), node.s("name")]
-                place = _place_of_set(node)
+                place = place_of_set(node)
                 if place is not None and list(names[depth : depth + len(stored)]) == stored:
                     yield place
 
@@ -94,7 +94,8 @@ def _chain(value: Any) -> list[str]:
     return names
 
 
-def _place_of_set(node: Any) -> Place | None:
+def place_of_set(node: Any) -> Place | None:
+    """Return the line of a ``prim::SetAttr``, which has none of its own."""
     owner = node.owningBlock().owningNode()
     # What comes last before is nearer than a value that was made long ago.
     before = node.inputsAt(1).node() if owner is None or place_of(owner) is None else owner

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from stateful_pipeline.errors import PipelineError, Place, StageError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
-from stateful_pipeline.model.reference import Reference, exact_kernels
+from stateful_pipeline.model.reference import Reference, exact_kernels, put
+from stateful_pipeline.model.scripted import class_name, methods
+from stateful_pipeline.model.shells import scriptable
 from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.user_code import is_user_file
 
@@ -72,12 +76,18 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
     [first] = reference.rollout(sizes, plan.steps(sizes, 0, 1))
     try:
         with Snapshot(reference.module), exact_kernels():
-            module = jit.script(reference.module)
-            graph = jit.inlined_graph(module, method)
-            text = jit.code_of(module, method)
-            python = not isinstance(reference.module, torch.jit.ScriptModule)
+            for state in reference.states:
+                if state.number:  # an attribute that is 0 and will be 0.5 has the type of 0.0
+                    put(reference.module, state, state.initial)
+            with scriptable(reference.module):
+                module = jit.script(reference.module)
+                _refuse_uncompiled(reference.module, module, method)
+                graph = jit.inlined_graph(module, method)
+                text = jit.code_of(module, method)
+                python = not isinstance(reference.module, torch.jit.ScriptModule)
+                if python:
+                    refuse_dropped_writes(reference.module, method, graph)
             if python:
-                refuse_dropped_writes(reference.module, method, graph)
                 graph = jit.with_python_powers(jit.with_python_remainders(graph))
     except PipelineError:
         raise
@@ -86,6 +96,23 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
     schema = getattr(module, method).schema
     parameters = tuple(Parameter(a.name, a.default_value) for a in schema.arguments[1:])
     return Scripted(module, graph, parameters, tuple(first.outputs), text, python)
+
+
+def _refuse_uncompiled(module: nn.Module, scripted: torch.jit.ScriptModule, method: str) -> None:
+    if method in methods(scripted):
+        return
+    raise StageError(
+        f"torch.jit.script did not compile '{method}' of {class_name(module)}: of methods that "
+        "forward does not call, it takes those alone that are exported",
+        stage="script",
+        place=_place_of_function(getattr(type(module), method, None)),
+        hint=f"decorate {method} with @torch.jit.export",
+    )
+
+
+def _place_of_function(function: Any) -> Place | None:
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return None if code is None else Place(code.co_filename, code.co_firstlineno)
 
 
 def _refusal(error: Exception) -> StageError:

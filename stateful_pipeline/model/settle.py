@@ -24,6 +24,7 @@ from stateful_pipeline.model.axes import ShapeFinder
 from stateful_pipeline.model.holders import WRITABLE, leaves
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Tracked
+from stateful_pipeline.model.python_state import as_tensor, carrying
 from stateful_pipeline.model.reference import Call, Reference
 from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
 
@@ -55,6 +56,7 @@ def settle(
     axes: Sequence[Axis],
     wishes: Mapping[str, Wish],
     scratch: Sequence[str],
+    shapes: Mapping[str, Shape],
 ) -> Reference:
     """Return the module with its states, shapes and initial values settled.
 
@@ -66,15 +68,16 @@ def settle(
         axes: The dynamic axes.
         wishes: What the user declared, by state name.
         scratch: Paths of tensors that change and that nobody reads.
+        shapes: The shapes of states that are known, beside those that the user declared.
 
     Raises:
         StateError: No choice of shapes lets the module run at sizes other than its own.
         StageError: The module itself raises.
     """
     try:
-        return _settled(module, tracked, call, plan, axes, wishes, scratch)
+        return _settled(module, tracked, call, plan, axes, wishes, scratch, shapes)
     except PipelineError as error:
-        known = {path for state in tracked for path in state.paths} | set(scratch)
+        known = {path for state in tracked for path in state.places} | set(scratch)
         more = _that_may_follow(module, known)
         if not axes or not more:
             raise
@@ -82,7 +85,7 @@ def settle(
 
     def settled(extra: Sequence[Tracked]) -> Reference | None:
         try:
-            return _settled(module, [*tracked, *extra], call, plan, axes, wishes, scratch)
+            return _settled(module, [*tracked, *extra], call, plan, axes, wishes, scratch, shapes)
         except PipelineError:
             return None
 
@@ -133,17 +136,12 @@ def _settled(
     axes: Sequence[Axis],
     wishes: Mapping[str, Wish],
     scratch: Sequence[str],
+    shapes: Mapping[str, Shape],
 ) -> Reference:
     """Return the module with the states ``tracked``, their shapes and initial values settled."""
-    states = ShapeFinder(
-        module,
-        tracked,
-        call,
-        plan,
-        axes,
-        {name: w.shape for name, w in wishes.items() if w.shape is not None and not w.ignore},
-        {s.name: _initial(s, wishes.get(s.name), axes) for s in tracked},
-    ).find()
+    declared = {n: w.shape for n, w in wishes.items() if w.shape is not None and not w.ignore}
+    initial = {s.name: initial_value(s, wishes.get(s.name), axes) for s in tracked}
+    states = ShapeFinder(module, tracked, call, plan, axes, {**shapes, **declared}, initial).find()
     states = tuple(
         replace(state, out_shape=_out_shape(wishes.get(state.name), axes)) for state in states
     )
@@ -158,12 +156,24 @@ def _out_shape(wish: Wish | None, axes: Sequence[Axis]) -> Shape | None:
 
 def declared_only(module: nn.Module, name: str) -> Tracked:
     """Return a state that the user declares and no call was seen to store to."""
-    tensors = {leaf.path: leaf for leaf in leaves(module) if isinstance(leaf.value, torch.Tensor)}
+    found = {leaf.path: leaf for leaf in leaves(module)}
+    tensors = {path: leaf for path, leaf in found.items() if isinstance(leaf.value, torch.Tensor)}
     leaf = tensors.get(name)
+    if leaf is None and name in found and (dtype := carrying([found[name].value])) is not None:
+        return Tracked(
+            name=name,
+            paths=(name,),
+            kind=found[name].kind,
+            initial=as_tensor(found[name].value, dtype, name),
+            shapes=((),),
+            exercised=False,
+            reassigned=False,
+            number=True,
+        )
     if leaf is None:
         close = difflib.get_close_matches(name, tensors, 1)
         raise SpecError(
-            f"the model has no tensor called '{name}'",
+            f"the model has no tensor and no number called '{name}'",
             key=f'states["{name}"]' if "." in name else f"states.{name}",
             hint=f"did you mean '{close[0]}'?" if close else "`pipeline inspect` lists its states",
         )
@@ -179,7 +189,12 @@ def declared_only(module: nn.Module, name: str) -> Tracked:
     )
 
 
-def _initial(state: Tracked, wish: Wish | None, axes: Sequence[Axis]) -> torch.Tensor:
+def initial_value(state: Tracked, wish: Wish | None, axes: Sequence[Axis]) -> torch.Tensor:
+    """Return the value of a state before the first call: what the user declared, or its own.
+
+    Raises:
+        StateError: What is declared does not fit the state.
+    """
     if wish is None:
         return state.initial
     held = state.initial

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from stateful_pipeline.model.discover import (
     observe_anew,
     places_of_changes,
 )
+from stateful_pipeline.model.fixed import refuse_other_values
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Observation
 from stateful_pipeline.model.settle import Wish
@@ -47,7 +48,8 @@ class Subject:
 
     def observe(self) -> Observation:
         """Run it and return what changed, also where that cannot be made a state."""
-        return observe_anew(self.module, self.call, self.plan, self.axes, self.wishes)
+        call = self.call.unchecked()
+        return observe_anew(self.module, call, self.plan, self.axes, self.wishes)
 
     def places(self, paths: Sequence[str]) -> dict[str, Place]:
         """Return the line of the user's code that changes each of ``paths``, where one is found."""
@@ -62,16 +64,32 @@ class Subject:
 class KeywordCall:
     """Calls a method with inputs by keyword, and ``constants`` with them.
 
-    Hooks run, as they do in eager use, where ``method`` is ``forward``.
+    Hooks run, as they do in eager use, where ``method`` is ``forward``.  ``fixed`` has the
+    constants of fixed attributes, which each call has to leave as they are; ``positional`` the
+    names of what the method takes by position alone.
     """
 
     constants: Mapping[str, Any]
     method: str = "forward"
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    positional: tuple[str, ...] = ()
 
     def __call__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-        """Call the method once."""
+        """Call the method once.
+
+        Raises:
+            StateError: It leaves something else in a fixed attribute.
+        """
         entry = module if self.method == "forward" else getattr(module, self.method)
-        return entry(**inputs, **self.constants)
+        given = {**inputs, **self.constants}
+        by_position = [given.pop(name) for name in self.positional]
+        result = entry(*by_position, **given)
+        refuse_other_values(module, self.fixed)
+        return result
+
+    def unchecked(self) -> KeywordCall:
+        """Return the same for attributes that are not fixed: to see what changes them."""
+        return replace(self, fixed={})
 
     def bind(self, parameters: Sequence[str]) -> dict[str, Argument]:
         """Return what each of the method's ``parameters`` gets, but for those left at defaults."""
@@ -81,30 +99,38 @@ class KeywordCall:
 
 @dataclass(frozen=True)
 class PositionalCall:
-    """Calls ``forward`` with inputs by position, and ``constants`` at theirs."""
+    """Calls ``forward`` with inputs by position and ``constants`` at theirs, then by keyword."""
 
     names: tuple[str, ...]
     constants: Mapping[int, Any]
+    keywords: Mapping[str, Argument] = field(default_factory=dict)
     method: str = "forward"
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
         """Call the module once."""
         given = iter(inputs[name] for name in self.names)
         count = len(self.names) + len(self.constants)
         return module(
-            *(self.constants[i] if i in self.constants else next(given) for i in range(count))
+            *(self.constants[i] if i in self.constants else next(given) for i in range(count)),
+            **{name: argument.of(inputs) for name, argument in self.keywords.items()},
         )
 
     def bind(self, parameters: Sequence[str]) -> dict[str, Argument]:
         """Return what each of ``forward``'s ``parameters`` gets, but for those left at defaults."""
         names = iter(self.names)
         count = len(self.names) + len(self.constants)
-        return {
+        by_position = {
             parameter: Argument(value=self.constants[i])
             if i in self.constants
             else Argument(next(names))
             for i, parameter in enumerate(parameters[:count])
         }
+        return {**by_position, **self.keywords}
+
+    def unchecked(self) -> PositionalCall:
+        """Return the same: no attributes are fixed."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -113,3 +139,7 @@ class Argument:
 
     name: str | None = None
     value: Any = None
+
+    def of(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """Return it for a step with these inputs."""
+        return self.value if self.name is None else inputs[self.name]

@@ -170,6 +170,11 @@ def exporters_form(overload: Any) -> Callable[..., Any]:
     return form
 
 
+def has_form(overload: Any) -> bool:
+    """Whether the ONNX exporter itself has a form for an operator."""
+    return bool(_exporters_forms().get_decomps(overload))
+
+
 @functools.cache
 def _exporters_forms() -> Any:
     return importlib.import_module(_REGISTRATION).ONNXRegistry.from_torchlib()

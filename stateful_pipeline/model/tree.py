@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stateful_pipeline.errors import StateError
+from stateful_pipeline.errors import StageError, StateError
 
 
 def named_outputs(value: Any) -> dict[str, torch.Tensor]:
@@ -21,8 +21,19 @@ def named_outputs(value: Any) -> dict[str, torch.Tensor]:
     Raises:
         StateError: Something in it is neither a tensor nor a container of tensors: a number
             would be frozen in the exported graph.
+        StageError: Two of them have one name.
     """
-    return dict(_named(value, ""))
+    named: dict[str, torch.Tensor] = {}
+    for name, tensor in _named(value, ""):
+        if name in named:
+            raise StageError(
+                f"forward returns two tensors that are called '{name}': nesting joins names with "
+                "a dot, and items of a list get numbers",
+                stage="script",
+                hint="return one of them under another key",
+            )
+        named[name] = tensor
+    return named
 
 
 def _named(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -44,9 +55,13 @@ def _named(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         return
     else:
         raise StateError(
-            f"forward returns a {type(value).__name__} as '{prefix or 'output'}', "
+            f"forward returns {_article(type(value).__name__)} as '{prefix or 'output'}', "
             "which an exported graph would freeze to its value at export",
             hint="return tensors: torch.as_tensor(value)",
         )
     for key, item in items:
         yield from _named(item, f"{prefix}.{key}" if prefix else key)
+
+
+def _article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"

@@ -82,6 +82,15 @@ StateName = Annotated[
     ),
 ]
 
+AttributeName = Annotated[
+    str,
+    *_text(
+        r"""[^\s"']+""",
+        "the dotted path of an attribute, without spaces or quotes",
+        "such as `encoder._last_sr`",
+    ),
+]
+
 ImportPath = Annotated[
     str,
     *_text(

@@ -40,7 +40,7 @@ def _source(spec: Spec) -> Iterator[SpecError]:
         yield from _missing(spec, "source.file", source.file_path, SourceError)
         if source.file_path.is_file():
             yield from _class(spec, source.file_path)
-    elif (program := source.exported_program or source.torchscript) is not None:
+    elif (program := source.exported_program or source.torchscript or source.onnx) is not None:
         yield from _missing(spec, source.key, program, SourceError)
     if source.weights is not None:
         yield from _missing(spec, "source.weights.file", source.weights.file)

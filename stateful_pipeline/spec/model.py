@@ -12,7 +12,14 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 
 from stateful_pipeline.errors import Place
 from stateful_pipeline.spec import keypath
-from stateful_pipeline.spec.base import FileName, InputName, SpecModel, StateName, problem
+from stateful_pipeline.spec.base import (
+    AttributeName,
+    FileName,
+    InputName,
+    SpecModel,
+    StateName,
+    problem,
+)
 from stateful_pipeline.spec.dims import AxisName, AxisSpec
 from stateful_pipeline.spec.inputs import AttributeSpec, InputSpec
 from stateful_pipeline.spec.options import (
@@ -62,8 +69,8 @@ class Spec(SpecModel):
     """Where the model comes from."""
     inputs: Annotated[dict[InputName, InputSpec], Field(min_length=1)]
     """The arguments of a step, by the names of forward's parameters."""
-    attributes: dict[str, AttributeSpec] = Field(default_factory=dict)
-    """Attributes of the module that are fixed to constants."""
+    attributes: dict[AttributeName, AttributeSpec] = Field(default_factory=dict)
+    """Attributes of the module that are fixed to constants, by dotted path."""
     dynamic_axes: dict[AxisName, AxisSpec] = Field(default_factory=dict)
     """The axes whose size may vary, by name."""
     states: dict[StateName, StateSpec] = Field(default_factory=dict)

@@ -37,7 +37,15 @@ def broken_relations(data: Any) -> list[Broken]:
     """Return the rules that ``data``, a spec in plain form, breaks."""
     if not isinstance(data, dict):
         return []
-    return [*_source(data), *_sizes(data), *_input_axes(data), *_state_axes(data), *_targets(data)]
+    return [
+        *_source(data),
+        *_sizes(data),
+        *_input_axes(data),
+        *_state_axes(data),
+        *_attributes(data),
+        *_pairs(data),
+        *_targets(data),
+    ]
 
 
 def _mapping(data: Any, key: str) -> dict[str, Any]:
@@ -137,6 +145,47 @@ def _state_axes(data: Mapping[str, Any]) -> Iterator[Broken]:
             for index, dim in _dims(state.get(key)):
                 for axis in sorted(axes_in(dim) - known):
                     yield _undeclared(("states", name, key, index), axis, declared)
+
+
+def _attributes(data: Mapping[str, Any]) -> Iterator[Broken]:
+    states, source = _mapping(data, "states"), _mapping(data, "source")
+    for name in _mapping(data, "attributes"):
+        if name in states:
+            yield Broken(
+                ("attributes", name),
+                f"'{name}' is fixed here and declared under `states` too",
+                "a fixed attribute is no state: remove one of the two",
+            )
+        for kind in ("exported_program", "onnx"):
+            if source.get(kind) is not None:
+                yield Broken(
+                    ("attributes", name),
+                    f"a source of `{kind}` has no attributes but tensors",
+                    "set it in the module before that is exported: branches on it have folded",
+                )
+
+
+def _pairs(data: Mapping[str, Any]) -> Iterator[Broken]:
+    explicit = _mapping(data, "source").get("onnx") is not None
+    if explicit and _mapping(data, "script").get("frontend", "auto") != "auto":
+        yield Broken(
+            ("script", "frontend"), "a source of `onnx` is captured already", "leave it out"
+        )
+    for name, state in _mapping(data, "states").items():
+        if not isinstance(state, dict):
+            continue
+        for key in ("input", "output"):
+            if explicit and state.get(key) is None:
+                yield Broken(
+                    ("states", name),
+                    f"missing key `{key}`: a source of `onnx` has states in pairs",
+                    "`{input: h_in, output: h_out}`, the names in the file",
+                )
+            if not explicit and state.get(key) is not None:
+                yield Broken(
+                    ("states", name, key),
+                    f"`{key}` is for a source of `onnx`: other models get their names here",
+                )
 
 
 def _targets(data: Mapping[str, Any]) -> Iterator[Broken]:

@@ -8,7 +8,7 @@ from typing import Any
 from stateful_pipeline.spec.model import Spec
 from stateful_pipeline.spec.source import SOURCES
 from stateful_pipeline.spec.tree import Parts
-from stateful_pipeline.spec.unsupported import KEYS, ONLY, VALUES
+from stateful_pipeline.spec.unsupported import KEYS, VALUES
 
 _EXTENDS = {
     "type": "string",
@@ -47,9 +47,6 @@ def _refuse_unsupported(schema: dict[str, Any]) -> None:
         for properties, key in _properties(schema, pattern):
             words = properties[key]["enum"]
             properties[key]["enum"] = [word for word in words if word not in values]
-    for pattern, only in ONLY.items():
-        for properties, key in _properties(schema, pattern):
-            properties[key]["const"] = only
 
 
 def _tidy(node: Any) -> None:

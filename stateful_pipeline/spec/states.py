@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from stateful_pipeline.spec.base import FilePath, SpecModel, problem
 from stateful_pipeline.spec.dims import DType, OutShape, StateShape
 from stateful_pipeline.spec.inputs import Constant
+
+GraphName = Annotated[str, Field(min_length=1)]
 
 
 class InitValue(SpecModel):
@@ -66,6 +68,10 @@ class StateSpec(SpecModel):
     """Leaves the state out of the model: it keeps its initial value. Needs a reason."""
     reason: str | None = None
     """Why it may be left out."""
+    input: GraphName | None = None
+    """The graph input that carries it, for a source of `onnx`."""
+    output: GraphName | None = None
+    """The graph output that carries it, for a source of `onnx`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> StateSpec:

@@ -19,21 +19,26 @@ schema: 1
 # extends: defaults.yaml         # start from another spec; null deletes what it has
 name: @NAME@
 
-source:                          # exactly one of python, file, torchscript, exported_program
+source:                          # exactly one of python, file, torchscript, exported_program, onnx
   python: stateful_pipeline.zoo.counter:Counter    # <- your class, package.module:Class
   # file: my_model.py:MyModel    # or a file, relative to this one
   # torchscript: my_model.jit    # what torch.jit.save wrote
   # exported_program: my_model.pt2
+  # onnx: my_model.onnx          # its states explicit: states: {h: {input: h_in, output: h_out}}
   # kwargs: {hidden: 128}        # of the constructor; and args: [...]
   # weights: my_model.safetensors  # or {file: ..., ignore: [h, c]}; .pt works too
   # seed: 0                      # torch.manual_seed before construction
   # reset: reset_states          # the method that restores the initial state
+  # method: forward              # the method that is one step
 
 inputs:                          # by the names of forward's parameters
   x: {shape: [1, 3]}             # a number is a fixed size, a word a dynamic axis: [batch, 3]
   # token: {shape: [batch, 1], dtype: int64, low: 0, high: 1000}     # random in [low, high)
   # frames: {shape: [batch, 40], data: {npz: steps.npz, key: frames}}   # first axis: the step
   # rate: {value: 16000}         # an argument fixed to a constant
+
+# attributes:                    # attributes of the module, fixed to constants
+#   mode: {value: fast}          # encoder.mode leads into a submodule
 
 # dynamic_axes:                  # sizes of the words above; it is verified at all three
 #   batch: {min: 1, opt: 4, max: 16}

@@ -13,9 +13,7 @@ from typing import Any
 from stateful_pipeline.spec.tree import Node, Parts, walk
 
 KEYS: tuple[Parts, ...] = (
-    ("source", "onnx"),
     ("source", "libraries"),
-    ("attributes",),
     ("operators",),
     ("targets", "*", "precision"),
     ("targets", "*", "profiles"),
@@ -32,9 +30,6 @@ VALUES: dict[Parts, tuple[str, ...]] = {
 
 RUNTIMES = ("tensorrt", "tensorrt_rtx", "openvino", "libtorch")
 """Runtimes that are refused; those that exist are the models of ``targets.py``."""
-
-ONLY: dict[Parts, str] = {("source", "method"): "forward"}
-"""Keys that have one value so far."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +65,6 @@ def _values(root: Node) -> Iterator[Unsupported]:
         for parts, node in walk(root, pattern):
             if _is_one_of(node.value, values):
                 yield Unsupported(parts, f"`{parts[-1]}: {node.value}`", parts)
-    for pattern, only in ONLY.items():
-        for parts, node in walk(root, pattern):
-            if isinstance(node.value, str) and node.value != only:
-                yield Unsupported(parts, f"a `{parts[-1]}` other than `{only}`", parts)
 
 
 def _is_one_of(value: Any, words: tuple[str, ...]) -> bool:

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,19 @@ def load(name: str) -> ModuleType:
     return sys.modules[qualified]
 
 
+def deployed() -> list[Any]:
+    """Return the modules of the three files, which register into one list, in their order."""
+    modules = load("deployed").DEPLOYED
+    load("deployed_models")
+    load("deployed_control")
+    return modules
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, cases in (
         ("case", load("cases").CASES),
         ("stream", load("streams").STREAMS),
+        ("deployed", deployed()),
     ):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, cases, ids=[case.name for case in cases])

@@ -28,11 +28,11 @@ def line_of(text: str) -> int:
 class Counts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.calls = ""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        self.calls += 1  # here
+        self.calls += "|"  # here
         return y
 
 
@@ -57,15 +57,16 @@ class Narrows(nn.Module):
 
 class Late(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = getattr(self, "late", x)
         self.late = x  # late
-        return x
+        return before
 
 
 @pytest.mark.parametrize(
     ("module", "attribute", "line"),
     [
-        (Counts, "calls", "self.calls += 1  # here"),
-        (InHelper, "inner.deep.calls", "self.calls += 1  # here"),
+        (Counts, "calls", 'self.calls += "|"  # here'),
+        (InHelper, "inner.deep.calls", 'self.calls += "|"  # here'),
         (Narrows, "h", "self.h = (self.h + x).half()  # narrows"),
         (Late, "late", "self.late = x  # late"),
     ],
@@ -148,7 +149,7 @@ def test_a_declared_tensor_that_never_changes_is_a_state_that_is_not_exercised()
 
 
 def test_a_declared_state_that_is_not_there_is_a_spec_error_with_a_guess() -> None:
-    with pytest.raises(SpecError, match="no tensor called 'quite'") as caught:
+    with pytest.raises(SpecError, match="no tensor and no number called 'quite'") as caught:
         find(Accumulates().eval(), {"quite": Wish()})
     assert "quiet" in caught.value.hint
 

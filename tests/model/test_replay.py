@@ -83,12 +83,12 @@ class LastLength(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("h", torch.zeros(3))
-        self.last = 1
+        self.last = "1"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] < self.last:
+        if x.shape[0] < int(self.last):
             self.h = torch.zeros(3)
-        self.last = x.shape[0]
+        self.last = str(x.shape[0])
         self.h = self.h + x.sum(0)
         return self.h
 

@@ -366,14 +366,9 @@ def line_of(comment: str) -> int:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("calls", "a Python int that changes"),
-        ("rate", "a Python float that changes"),
-        ("seen", "a Python bool that changes"),
         ("name", "a str that changes"),
-        ("flags.0", "a Python int that changes"),
         ("grows", "appears during a call"),
         ("keys", "appears during a call"),
-        ("maybe", "changes from None to Tensor"),
         ("fixed.0", "a tuple with a list or a dict in it"),
     ],
 )
@@ -382,6 +377,23 @@ def test_what_changes_and_cannot_be_a_state_is_refused_with_its_line(what, said,
         find(form(Changes(what)), (2, 3), ())
     assert (caught.value.attribute or "").startswith(what)
     assert (caught.value.file, caught.value.line) == (__file__, line_of(what))
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("what", "dtype"),
+    [
+        ("calls", torch.int64),
+        ("rate", torch.float64),
+        ("seen", torch.bool),
+        ("flags.0", torch.int64),
+        ("maybe", torch.float32),
+    ],
+)
+def test_numbers_and_what_the_first_call_creates_are_states(what, dtype, form) -> None:
+    [state] = find(form(Changes(what)), (2, 3), ()).reference.states
+    assert state.name == what
+    assert state.initial.dtype == dtype
 
 
 class Adds(nn.Module):

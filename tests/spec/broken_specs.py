@@ -150,6 +150,17 @@ BROKEN = [
     BrokenSpec("value-and-shape", GOOD + "  y: {shape: [1], value: 3}\n", 5, "fixes the argument"),
     BrokenSpec("ignored-without-reason", GOOD + "states: {n: {ignore: true}}\n", 5, "reason"),
     BrokenSpec("unknown-init", GOOD + "states: {h: {init: zero}}\n", 5, "did you mean `zeros`?"),
+    # attributes
+    BrokenSpec("attribute-without-value", GOOD + "attributes: {a: {}}\n", 5, "`value`"),
+    BrokenSpec("attribute-with-a-mapping", GOOD + "attributes: {a: {value: {b: 1}}}\n", 5, "list"),
+    BrokenSpec("space-in-attribute", GOOD + 'attributes: {"a b": {value: 1}}\n', 5, "dotted path"),
+    BrokenSpec(
+        "attribute-and-state",
+        GOOD + "attributes: {h: {value: 1}}\nstates: {h: {init: zeros}}\n",
+        5,
+        "no state",
+    ),
+    BrokenSpec("unknown-attribute", GOOD + "attributes: {n: {value: 1}}\n", 5, "'n'", "run"),
     # targets and options
     BrokenSpec("no-target", GOOD + "targets: {}\n", 5, "no target"),
     BrokenSpec("unknown-runtime", GOOD + "targets: {t: {runtime: onnx}}\n", 5, "onnxruntime"),

@@ -197,7 +197,6 @@ def test_a_spec_made_in_python_obeys_the_same_relations():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("attributes: {sr: {value: 3}}", "attributes"),
         ("operators: {a: b}", "operators"),
         ("targets: {t: {runtime: tensorrt, precision: fp16, profiles: {a: 1}}}", "tensorrt"),
         ("targets: {t: {runtime: tensorrt_rtx}}", "tensorrt_rtx"),
@@ -224,9 +223,8 @@ def test_what_comes_later_is_refused_as_not_supported_yet(tmp_path, text, what):
 
 @pytest.mark.parametrize(
     "source",
-    ["onnx: m.onnx", "{python: 'a:B', libraries: [x.so]}",
-     "{python: 'a:B', method: step}"],
-)  # fmt: skip
+    ["{python: 'a:B', libraries: [x.so]}"],
+)
 def test_sources_that_come_later_are_refused_as_not_supported_yet(tmp_path, source):
     path = tmp_path / "spec.yaml"
     body = source if source.startswith("{") else f"{{{source}}}"

@@ -23,7 +23,7 @@ FULL = {
         "kwargs": {"features": 40},
         "weights": {"file": "w.safetensors", "ignore": ["h"]},
         "seed": 3,
-        "method": "forward",
+        "method": "step",
         "reset": "reset_states",
     },
     "inputs": {
@@ -32,6 +32,7 @@ FULL = {
         "frames": {"shape": ["batch", 40], "data": {"npz": "held_out.npz", "key": "frames"}},
         "sr": {"value": 16000},
     },
+    "attributes": {"_last_sr": {"value": 16000}, "encoder.mode": {"value": "fast"}},
     "dynamic_axes": {"batch": {"min": 1, "opt": 4, "max": 16}, "time": {"opt": 20, "max": 200}},
     "states": {
         "cells.0.h": {"shape": [2, "batch", 128], "init": {"value": 0.5}},
@@ -102,10 +103,10 @@ def test_broken_specs_are_refused(validator, name):
 @pytest.mark.parametrize(
     "change",
     [
-        {"attributes": {"sr": {"value": 1}}},
+        {"attributes": {"sr": 1}},
         {"targets": {"gpu": {"runtime": "onnxruntime", "provider": "cuda"}}},
         {"mlflow": {"register": "name"}},
-        {"source": {"onnx": "m.onnx"}},
+        {"source": {"python": "a:B", "libraries": ["x.so"]}},
         {"inputs": {"no good": {"shape": [1]}}},
     ],
 )

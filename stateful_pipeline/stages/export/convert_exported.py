@@ -24,6 +24,7 @@ from stateful_pipeline.model.locate import node_place, user_place
 from stateful_pipeline.model.torch_internals import numbers_kept, symbolic_shapes
 from stateful_pipeline.stages.export.exact_floats import restore_numbers
 from stateful_pipeline.stages.export.exported_forms import element_by_element
+from stateful_pipeline.stages.export.exported_numbers import arithmetic, restore_types
 from stateful_pipeline.stages.export.rnn import translations
 from stateful_pipeline.stages.export.simplify import simplify
 
@@ -48,10 +49,15 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
                 optimize=False,  # it takes 0.999995 for 1: see simplify
                 verbose=False,
                 external_data=False,
-                custom_translation_table={**element_by_element(), **translations()},
+                custom_translation_table={
+                    **element_by_element(),
+                    **arithmetic(),
+                    **translations(),
+                },
             )
             assert exported is not None  # only the legacy exporter returns None
             restore_numbers(exported.model)
+            restore_types(exported.model)
             simplify(exported.model)
         except Exception as error:  # the exporter raises its own and torch's errors
             raise _refusal(error, program) from error

@@ -21,6 +21,7 @@ from stateful_pipeline.stages.export.interface import (
     rename_io,
 )
 from stateful_pipeline.stages.export.measure import check_dimensions
+from stateful_pipeline.stages.export.ranges import write_out_negative_positions
 from stateful_pipeline.stages.export.write import (
     EXTERNAL_DATA_THRESHOLD,
     sidecar_name,
@@ -72,6 +73,7 @@ def export_program(
     dtypes = [v.dtype for v in contract.outputs] + [s.dtype for s in contract.states]
     cast_outputs(model, dtypes)
     rename_io(model, inputs, outputs)
+    write_out_negative_positions(model)
     clean(model)
     declare_shapes(model, *io_shapes(contract))
     shared = in_place_states(model, [(s.input, s.output) for s in contract.states])

@@ -6,14 +6,18 @@ large, negative, a tie or -0, as that of TorchScript has.  Both get the same one
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import to_torch_dtype
 from onnxscript import opset18
 
-from stateful_pipeline.model.torch_internals import exporters_form
+from stateful_pipeline.model.torch_internals import exporters_form, has_form
+from stateful_pipeline.stages.export.exported_numbers import is_number, typed
 from stateful_pipeline.stages.export.symbolics import SYMBOLICS
 from stateful_pipeline.stages.export.symbolics.writing import (
     Elementwise,
@@ -26,12 +30,62 @@ op: Any = opset18  # its types know no values of the IR
 
 def element_by_element() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return the translations of operators, for ``custom_translation_table``."""
-    return {
+    own = {
         overload: _translation(overload, form)
         for name, form in SYMBOLICS.items()
         if isinstance(form, Elementwise)
         for overload in _overloads(name)
     }
+    met = {o: functools.partial(_exporters, o) for o in _known(_MEET)}
+    filled = {o: functools.partial(_filled, o) for o in _known(_FILL)}
+    return met | filled | own
+
+
+_MEET = (
+    *("aten::add", "aten::sub", "aten::rsub", "aten::mul", "aten::div", "aten::pow"),
+    *("aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge"),
+    *("aten::maximum", "aten::minimum", "aten::where"),
+)
+"""Operators of which the exporter's own forms take tensors, and Python numbers that it knows."""
+
+
+def _exporters(overload: Any, *args: Any, **kwargs: Any) -> Any:
+    """Write the exporter's own form, with the numbers among its operands in their dtype."""
+    args = tuple(map(typed, args))
+    if any(map(is_number, args)):
+        operands = [o for o in args if isinstance(o, ir.Value | int | float)]
+        given = [_shapeless(operand, "Tensor") for operand in operands]
+        pairs = itertools.combinations(given, 2)
+        dtype = functools.reduce(torch.promote_types, itertools.starmap(torch.result_type, pairs))
+        args = _cast_numbers(args, dtype)
+    return exporters_form(overload)(*args, **kwargs)
+
+
+def _cast_numbers(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    writer = Writer(_Recorder(), dtype)
+    return tuple(writer.cast(value) if is_number(value) else value for value in args)
+
+
+_FILL = (
+    *("aten::full", "aten::full_like", "aten::fill", "aten::masked_fill", "aten::scalar_tensor"),
+    *("aten::arange", "aten::index_fill"),
+)
+"""Operators that make tensors of numbers, or put numbers into tensors."""
+
+
+def _filled(overload: Any, *args: Any, **kwargs: Any) -> Any:
+    """Write the exporter's own form, with the numbers in the dtype of the result."""
+    args = tuple(map(typed, args))
+    if any(map(is_number, args)):
+        code = kwargs.get("dtype", -1)
+        named = {} if code == -1 else {"dtype": to_torch_dtype(ir.DataType(code))}
+        args = _cast_numbers(args, _result_dtype(overload, args, named))
+    return exporters_form(overload)(*args, **kwargs)
+
+
+def _known(names: Sequence[str]) -> list[Any]:
+    """Return the overloads for which the exporter has a form; it decomposes the others."""
+    return [o for name in names for o in _overloads(name) if has_form(o)]
 
 
 def _overloads(name: str) -> list[Any]:
@@ -50,10 +104,10 @@ def _is_functional(schema: Any) -> bool:
 
 def _translation(overload: Any, form: Elementwise) -> Callable[..., Any]:
     def translate(*args: Any, **kwargs: Any) -> Any:
-        arguments = _in_order(overload, args, kwargs)
+        arguments = _in_order(overload, tuple(map(typed, args)), kwargs)
         result = _result_dtype(overload, args, kwargs)
         if form.only not in (None, result):
-            return exporters_form(overload)(*args, **kwargs)
+            return _exporters(overload, *args, **kwargs)
         writer = form.writer(_Recorder(), _dtype(arguments[0]), result)
         given = [_operand(writer, o, form.promotes) for o in arguments[: form.operands]]
         made = writer.cast(form.form(writer, *given, *arguments[form.operands :]), result)
@@ -80,16 +134,22 @@ def _operand(writer: Writer, value: Any, promotes: bool) -> Any:
 
 
 def _result_dtype(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.dtype:
-    """Return the dtype that PyTorch gives the result, which it is asked without any numbers."""
-    result = overload(*map(_shapeless, args), **{k: _shapeless(v) for k, v in kwargs.items()})
+    """Return the dtype that PyTorch gives the result, which it is asked without any data."""
+    types = {p.name: str(p.type) for p in overload._schema.arguments}
+    given = [_shapeless(value, kind) for value, kind in zip(args, types.values(), strict=False)]
+    result = overload(*given, **{k: _shapeless(v, types[k]) for k, v in kwargs.items()})
     dtype: torch.dtype = result.dtype
     return dtype
 
 
-def _shapeless(value: Any) -> Any:
-    """Return a tensor without data of the dtype and the rank of a value; others as they are."""
+def _shapeless(value: Any, kind: str) -> Any:
+    """Return what has the dtype and the rank of a value, for a parameter of a type."""
+    if isinstance(value, list | tuple):
+        return [_shapeless(item, kind) for item in value]
     if not isinstance(value, ir.Value):
         return value
+    if "Tensor" not in kind or is_number(value):
+        return torch.ones((), dtype=dtype_of(value)).item()
     if value.shape is None:
         raise RuntimeError("an operator needs the rank of a tensor, which is not known")
     return torch.empty([1] * value.shape.rank(), dtype=dtype_of(value), device="meta")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.model.discover import Discovery
+from stateful_pipeline.model.explicit_onnx import OnnxProgram
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.frontends import Captured
 from stateful_pipeline.model.program import Program
@@ -37,6 +38,8 @@ def rewrite(
         StateError: Random numbers are drawn, or a state would be lost.
         StageError: The graph cannot be made functional.
     """
+    if isinstance(captured, OnnxProgram):
+        return captured, discovery
     if isinstance(captured, ExportProgram):
         return make_functional(captured, discovery.reference.states), discovery
     found: dict[str, Wish] = {}

@@ -23,6 +23,8 @@ from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.scripted import class_name, is_scripted, methods
 from stateful_pipeline.spec import Spec, Weights
+from stateful_pipeline.spec.faults import did_you_mean
+from stateful_pipeline.stages.script.explicit_source import load_explicit
 
 
 def construct(spec: Spec) -> nn.Module:
@@ -37,6 +39,8 @@ def construct(spec: Spec) -> nn.Module:
         module = _exported_program(spec, source.exported_program)
     elif source.torchscript is not None:
         module = _torchscript(spec, source.torchscript)
+    elif source.onnx is not None:
+        module = load_explicit(spec, source.onnx)
     else:
         factory = _factory(spec)
         module = _call(spec, source.key, "constructing", factory, *source.args, **source.kwargs)
@@ -44,6 +48,7 @@ def construct(spec: Spec) -> nn.Module:
         raise _error(spec, source.key, f"gives a {type(module).__name__}, not a torch.nn.Module")
     if source.weights is not None:
         _load_weights(spec, module, source.weights)
+    _check_method(spec, module)
     if source.exported_program is None:
         module.eval()
     if source.reset is not None:
@@ -63,6 +68,7 @@ def _error(spec: Spec, key: str, message: str, hint: str | None = None) -> Sourc
         "file": spec.source.file,
         "torchscript": spec.source.torchscript,
         "exported_program": spec.source.exported_program,
+        "onnx": spec.source.onnx,
     }[spec.source.kind]
     return SourceError(f"{key}: {text}: {message}", place=spec.place(key), key=key, hint=hint)
 
@@ -163,11 +169,32 @@ def _torchscript(spec: Spec, path: Path) -> nn.Module:
     except SourceError as error:
         error.hint = "it is for what torch.jit.save wrote; a .pt2 is an `exported_program`"
         raise
-    found, method = methods(module), spec.source.method
-    if method not in found:
-        hint = f"its methods are: {', '.join(found)}" if found else None
-        raise _error(spec, spec.source.key, f"{class_name(module)} has no '{method}'", hint)
     return module  # type: ignore[no-any-return]
+
+
+def _check_method(spec: Spec, module: nn.Module) -> None:
+    """Check that the module has the entry point."""
+    method = spec.source.method
+    if is_scripted(module):
+        found = methods(module)
+        there = method in found
+        hint = f"its methods are: {', '.join(found)}" if found else None
+    else:
+        there = callable(getattr(module, method, None))
+        if method == "forward":  # every module has one, which raises where the class has none
+            there = type(module).forward is not nn.Module.forward or "forward" in vars(module)
+        found = _own_methods(type(module))
+        hint = did_you_mean(method, found, "methods") if found else None
+    if not there:
+        key = "source.method" if "method" in spec.source.model_fields_set else spec.source.key
+        raise _error(spec, key, f"{class_name(module)} has no '{method}'", hint)
+
+
+def _own_methods(cls: type) -> list[str]:
+    """Return the public methods that a class has beyond those of every module."""
+    names = [name for name, _ in inspect.getmembers(cls, inspect.isfunction)]
+    own = [n for n in names if getattr(cls, n) is not getattr(nn.Module, n, None)]
+    return [name for name in own if not name.startswith("_")]
 
 
 def _load_weights(spec: Spec, module: nn.Module, weights: Weights) -> None:

@@ -27,12 +27,10 @@ import stateful_pipeline as sp
 from stateful_pipeline.errors import PipelineError, StateError
 
 REASONS = (
-    "may be the same tensor, depending on which way a loop went",
+    "may be the same tensor, depending on which way a loop or a branch went",
     "may be the same tensor as '.*' after a call",
     "an item of a list that grows in a loop is assigned",
-    # Faults of others on some nests of branches and loops; each says so.
-    "TorchScript interpreter cannot run the rewritten graph",
-    "ONNXRuntimeError|could not run the step",
+    # PyTorch's exporter forgets the dtype of a list that some nests of branches hand on.
     "Invalid tensor data type 0",
 )
 """Why a program may be refused: expressions that its message has to match."""
@@ -40,7 +38,7 @@ REASONS = (
 REFUSED: frozenset[int] = frozenset()
 """The directed programs that are refused, by number."""
 
-LEAST_RIGHT = 0.5
+LEAST_RIGHT = 0.75
 """The share of random programs that have to come out right; the others are refused."""
 
 

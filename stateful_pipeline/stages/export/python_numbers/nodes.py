@@ -60,9 +60,13 @@ class Nodes:
         return self._node("Constant", [], {"value": tensor}, DTYPES[letter])
 
     def _node(
-        self, op: str, values: list[ir.Value], attributes: dict[str, Any], dtype: ir.DataType | None
+        self,
+        kind: str,
+        values: list[ir.Value],
+        attributes: dict[str, Any],
+        dtype: ir.DataType | None,
     ) -> ir.Value:
-        node = ir.node(op, values, attributes)
+        node = ir.node(kind, values, attributes)
         [result] = node.outputs
         assert dtype is not None  # numbers have dtypes from the start
         result.type = ir.TensorType(dtype)

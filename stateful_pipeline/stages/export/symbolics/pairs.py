@@ -160,7 +160,13 @@ def _bits(kind: str) -> Symbolic:
     return Elementwise(form, 1 if kind == "Not" else 2)
 
 
+def _chosen_truth(op: Writer, condition: Any, yes: Any, no: Any) -> Any:
+    """``torch.where`` of truth values, for which ONNX Runtime has no kernel of ``Where``."""
+    return op.either(op("And", condition, yes), op("And", op("Not", condition), no))
+
+
 PAIRS: dict[str, Symbolic] = {
+    "aten::where": Elementwise(_chosen_truth, 3, only=torch.bool),
     "aten::add": Elementwise(lambda op, a, b, alpha: op("Or", a, b), 2, only=torch.bool),
     "aten::mul": Elementwise(lambda op, a, b: op("And", a, b), 2, only=torch.bool),
     "aten::hypot": binary(hypot),

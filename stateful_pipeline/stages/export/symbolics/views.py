@@ -93,21 +93,10 @@ def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = Fa
     entries = _entries(g, indices)
     rank = rank_of(base)
     indexed = [dim for dim, index in enumerate(entries) if index is not None]
-    others = [dim for dim in range(rank) if dim not in indexed]
-    together = indexed == list(range(indexed[0], indexed[-1] + 1))
-    before = [dim for dim in others if dim < indexed[0]] if together else []
+    others, before = _not_indexed(rank, indexed)
     order = [*indexed, *others]
     shape = g.op("Shape", base)
-
-    positions = [entries[dim] for dim in indexed]
-    common = positions[0]
-    for index in positions[1:]:
-        common = g.op("Add", common, index)
-    width = rank_of(common)
-    common = g.op("Shape", common)
-    last = g.op("Constant", value_t=torch.tensor([-1]))
-    columns = [g.op("Unsqueeze", g.op("Expand", p, common), last) for p in positions]
-    where = columns[0] if len(columns) == 1 else g.op("Concat", *columns, axis_i=-1)
+    where, common, width = _where(g, [entries[dim] for dim in indexed])
 
     after = [dim for dim in others if dim not in before]
     parts = [_dims(g, shape, before), common, _dims(g, shape, after)]
@@ -123,6 +112,51 @@ def index_put(g: Any, base: Any, indices: Any, values: Any, accumulate: Any = Fa
     moved = g.op("Transpose", base, perm_i=order)
     put = g.op("ScatterND", moved, where, values, **reduction)
     return g.op("Transpose", put, perm_i=[order.index(dim) for dim in range(rank)])
+
+
+def index(g: Any, base: Any, indices: Any) -> Any:
+    """``base[indices]`` with several tensors of integers, as ``GatherND``; others are not ours.
+
+    The exporter counts elements from the start, where a negative index in all but the first tensor
+    counts from the end of the row before.
+    """
+    packed = torch_exporter.is_listed(indices)
+    given = [i for i in torch_exporter.items(indices) if not torch_exporter.is_none(i)]
+    if not packed or len(given) < 2 or all(map(torch_exporter.is_truth, given)):
+        return NotImplemented
+    entries = _entries(g, indices)
+    rank = rank_of(base)
+    indexed = [dim for dim, entry in enumerate(entries) if entry is not None]
+    others, before = _not_indexed(rank, indexed)
+    where, _, width = _where(g, [entries[dim] for dim in indexed])
+    order = [*indexed, *others]
+    moved = base if order == list(range(rank)) else g.op("Transpose", base, perm_i=order)
+    found = g.op("GatherND", moved, where)
+    if not before:
+        return found
+    lead = [width + place for place in range(len(before))]
+    rest = range(width + len(before), width + len(others))
+    return g.op("Transpose", found, perm_i=[*lead, *range(width), *rest])
+
+
+def _not_indexed(rank: int, indexed: list[int]) -> tuple[list[int], list[int]]:
+    """Return the dimensions that are not indexed, and those of them that stay in front."""
+    others = [dim for dim in range(rank) if dim not in indexed]
+    together = indexed == list(range(indexed[0], indexed[-1] + 1))
+    return others, [dim for dim in others if dim < indexed[0]] if together else []
+
+
+def _where(g: Any, positions: list[Any]) -> tuple[Any, Any, int]:
+    """Return the positions as ``ScatterND`` has them, their common shape, and its length."""
+    common = positions[0]
+    for index in positions[1:]:
+        common = g.op("Add", common, index)
+    width = rank_of(common)
+    common = g.op("Shape", common)
+    last = g.op("Constant", value_t=torch.tensor([-1]))
+    columns = [g.op("Unsqueeze", g.op("Expand", p, common), last) for p in positions]
+    where = columns[0] if len(columns) == 1 else g.op("Concat", *columns, axis_i=-1)
+    return where, common, width
 
 
 def _entries(g: Any, indices: Any) -> list[Any]:
@@ -198,6 +232,7 @@ VIEWS: dict[str, Symbolic] = {
     "aten::select_scatter": select_scatter,
     "aten::slice_scatter": slice_scatter,
     "aten::_unsafe_index_put": index_put,
+    "aten::index": index,
     "aten::roll": roll,
     "aten::unflatten": unflatten,
     "aten::diagonal": diagonal,

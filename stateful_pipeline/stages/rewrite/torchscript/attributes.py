@@ -3,6 +3,7 @@
 An attribute is a pointer to an object.  Before the call, a state's attributes all point to one
 object that holds the graph input ``<name>_in``; every other tensor is a weight, which becomes an
 input under its own name.  After the call, what a state's attribute points to holds ``<name>_out``.
+A Python number that is a state is the number in its graph input, which is a 0-d tensor.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ from torch import nn
 
 from stateful_pipeline.errors import Place, StateError
 from stateful_pipeline.model import jit
+from stateful_pipeline.model.parts import Step
 from stateful_pipeline.model.program import identifier
+from stateful_pipeline.model.python_state import DTYPES, as_tensor
 from stateful_pipeline.model.reference import StateDef
+from stateful_pipeline.model.scripted_places import place_of_set
 from stateful_pipeline.model.sizes import fix_axes
+from stateful_pipeline.stages.rewrite.torchscript.like_python import of_flag
 from stateful_pipeline.stages.rewrite.torchscript.scope import Scope, Slot
 from stateful_pipeline.stages.rewrite.torchscript.values import (
     Elements,
     Group,
     Held,
     Known,
+    Link,
+    Listing,
     Object,
+    Plain,
     Ref,
     Root,
     Table,
@@ -42,6 +50,7 @@ class Attributes:
         states: Its states.
         fixed: The axes that have one size, with it.
         submodules: The path by which each submodule is known, by each path that it has.
+        constants: The constants of attributes that are fixed, by path.
 
     Attributes:
         weights: The weights that were loaded, by the name of their input, in the order of inputs.
@@ -49,7 +58,8 @@ class Attributes:
         first: What each object held before the call.
         names: Each object's path.
         tensors: The module's own tensors.
-        stored_at: The first line that stores to an attribute.
+        stored_at: The first line that stores something else to an attribute than it held.
+        constants: The constants of attributes that are fixed, by path.
     """
 
     def __init__(
@@ -59,11 +69,14 @@ class Attributes:
         states: Sequence[StateDef],
         fixed: Mapping[str, int],
         submodules: Mapping[str, str],
+        constants: Mapping[str, Any],
     ) -> None:
         self._writer, self._module, self._states = writer, module, states
-        self._submodules = submodules
+        self._submodules, self.constants = submodules, constants
         self._outermost: Scope = writer.scope
         self._by_path: dict[str, Root] = {}
+        self._numbers: dict[str, Plain] = {}
+        self._parts: dict[str, Ref] = {}
         self._by_tensor: dict[int, Root] = {}
         self.names: dict[Root, str] = {}
         self.initial: dict[Slot, dict[str, Any]] = {}
@@ -75,14 +88,25 @@ class Attributes:
             value = writer.graph.addInput(identifier(f"{state.name}_in"))
             fake = writer.sizes.tensor(fix_axes(state.shape, fixed), state.initial.dtype)
             value.setType(jit.tensor_type(fake))
+            if state.number:
+                self._numbers[state.name] = self._number_in(value, state.initial.dtype)
+                continue
             root = self._new(f"state '{state.name}'", state.name, Held(value, fake))
             self._by_path |= dict.fromkeys(state.paths, root)
+            for part in state.parts:
+                ref = Ref(root, tuple(map(_link, part.steps)))
+                self._parts |= dict.fromkeys(part.paths, ref)
 
     def _new(self, origin: str, path: str, content: Any) -> Root:
         root = Root(origin, self._outermost)
         self._outermost.contents[root] = self.first[root] = content
         self.names[root] = path
         return root
+
+    def _number_in(self, value: jit.Value, dtype: torch.dtype) -> Plain:
+        kind, type_ = _NUMBERS[dtype]
+        [number] = self._writer.node_of(kind, [value], [type_])
+        return Plain(number, self._outermost)
 
     # --- loads -------------------------------------------------------------------------------
 
@@ -104,6 +128,10 @@ class Attributes:
 
     def _held_at(self, path: str, value: Any) -> Any:
         """Return the abstract value of what the module holds at ``path``."""
+        if path in self._numbers:
+            return self._numbers[path]
+        if path in self._parts:
+            return self._parts[path]
         if isinstance(value, nn.Module):
             return Object(self._submodules.get(path, path))
         if isinstance(value, torch.Tensor):
@@ -171,20 +199,23 @@ class Attributes:
         """Let an attribute mean something else.
 
         Raises:
-            StateError: It is a number or the like, which changes although nothing showed that.
+            StateError: It is a string or the like, which changes although nothing showed that.
         """
         before = self.load(path, name)
-        if isinstance(before, Known) and before != what:
-            full = f"{path}.{name}" if path else name
+        slot = (path, name)
+        fixed = joined(slot) in self.constants
+        if isinstance(before, Known) and before != what and not is_number(before) and not fixed:
             raise StateError(
-                f"forward stores to this attribute, a Python {type(before.value).__name__}, which "
-                "an exported graph would freeze",
-                attribute=full,
+                f"forward stores to this attribute, a {type(before.value).__name__}, which an "
+                "exported graph would freeze",
+                attribute=joined((path, name)),
                 place=self._writer.place,
                 hint="hold it in a tensor: register_buffer, and change it with tensor operators",
             )
-        self._writer.scope.pointers[path, name] = what
-        self.stored_at.setdefault((path, name), self._writer.place)
+        self._writer.scope.pointers[slot] = what
+        if self.initial[slot].get(joined(slot)) != what:
+            place = place_of_set(self._writer.node) if fixed else self._writer.place
+            self.stored_at.setdefault(slot, place)
 
     # --- after the call ----------------------------------------------------------------------
 
@@ -202,9 +233,27 @@ class Attributes:
                     attribute=state.name,
                     hint="change it in place, or reassign it everywhere",
                 )
+            if state.number:
+                yield self._number_after(state, meant[0])
+                continue
             if not isinstance(meant[0], Ref):
                 raise StateError("is no tensor after the call", attribute=state.name)
             yield self._writer.read(meant[0])
+
+    def _number_after(self, state: StateDef, what: Any) -> Held:
+        """Return a number as a 0-d tensor."""
+        dtype = state.initial.dtype
+        if isinstance(what, Known):
+            return self._writer.tensor_constant(as_tensor(what.value, dtype, state.name))
+        if not isinstance(what, Plain):
+            raise StateError("is no number after the call", attribute=state.name)
+        if dtype == torch.bool:
+            return of_flag(self._writer, what, dtype)
+        fake = self._writer.sizes.tensor((), dtype)
+        values = [self._writer.list_value([], jit.INT), what.value]
+        values += map(self._writer.constant, (jit.dtype_code(dtype), None, None, None))
+        [made] = self._writer.node_of("aten::full", values, [jit.tensor_type(fake)])
+        return Held(made, fake)
 
     def _at(self, path: str) -> Any:
         """Return what the module holds at ``path`` now."""
@@ -221,6 +270,29 @@ class Attributes:
         if path not in leaves:
             raise StateError("is not where it was, after the call", attribute=path)
         return leaves[path]
+
+
+def _link(step: Step) -> Link:
+    """Return a step to a part of a state as an operator of the graph."""
+    if step.kind == "select":
+        return Link("aten::select", "int", (None, Known(step.dim), Known(step.start)), 0)
+    if step.kind in ("view", "permute"):
+        return Link(f"aten::{step.kind}", "", (None, Listing(tuple(map(Known, step.shape)))), 0)
+    bounds = (Known(step.start), Known(step.start + step.length), Known(1))
+    return Link("aten::slice", "Tensor", (None, Known(step.dim), *bounds), 0)
+
+
+_NUMBERS: dict[torch.dtype, tuple[str, Any]] = {
+    torch.bool: ("aten::Bool", jit.BOOL),
+    torch.int64: ("aten::Int", jit.INT),
+    torch.float64: ("aten::Float", jit.FLOAT),
+}
+"""What reads a number from a 0-d tensor, and the graph type that it has."""
+
+
+def is_number(what: Any) -> bool:
+    """Whether an abstract value is a number or a flag."""
+    return isinstance(what, Plain) or (isinstance(what, Known) and type(what.value) in DTYPES)
 
 
 def joined(slot: Slot) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from stateful_pipeline.errors import StateError
-from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes, joined
+from stateful_pipeline.model.parts import overlap
+from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes, is_number, joined
 from stateful_pipeline.stages.rewrite.torchscript.scope import Slot
 from stateful_pipeline.stages.rewrite.torchscript.values import Held, Ref, Root, roots_of
 from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
@@ -38,7 +39,7 @@ class Changes:
         }
 
     def changed(self) -> list[str]:
-        """Return the paths of tensors that the graph changes.
+        """Return the paths of tensors and numbers that the graph changes.
 
         Raises:
             StateError: A container does not keep its form, or tensors would not stay apart.
@@ -62,24 +63,25 @@ class Changes:
         for path, first in before.items():
             if first == after[path]:
                 continue
-            if not isinstance(first, Ref) or not isinstance(after[path], Ref):
+            numbers = is_number(first) and is_number(after[path])
+            if not numbers and not (isinstance(first, Ref) and isinstance(after[path], Ref)):
                 raise StateError(
-                    "forward stores something to it that is no tensor, or that is one no more",
+                    "forward stores a tensor where there was none, or none where there was one",
                     attribute=path,
                     place=self._attributes.stored_at.get(slot),
-                    hint="hold numbers in tensors: register_buffer, changed by tensor operators",
+                    hint="give it its final type in the constructor",
                 )
             yield path
 
     def _refuse_shared_memory(self) -> None:
         """Refuse a write in place to a tensor of whose memory another one has a part."""
         names = self._attributes.names
-        by_storage: dict[int, list[tuple[Root, range]]] = defaultdict(list)
+        by_storage: dict[int, list[tuple[Root, torch.Tensor]]] = defaultdict(list)
         for root, tensor in self._attributes.tensors.items():
-            by_storage[tensor.untyped_storage()._cdata].append((root, _extent(tensor)))
+            by_storage[tensor.untyped_storage()._cdata].append((root, tensor))
         for together in by_storage.values():
-            for (root, extent), (other, another) in itertools.permutations(together, 2):
-                if root in self._written and _overlap(extent, another):
+            for (root, tensor), (other, another) in itertools.permutations(together, 2):
+                if root in self._written and overlap(tensor, another):
                     raise StateError(
                         f"is written to in place and shares memory with '{names[other]}'",
                         attribute=names[root],
@@ -116,16 +118,3 @@ class Changes:
         """Return what an attribute holds after the call, by path."""
         meant = self._writer.scope.pointer(slot)
         return dict(self._attributes.leaves(joined(slot), meant))
-
-
-def _extent(tensor: torch.Tensor) -> range:
-    """Return the elements of its storage between a tensor's first and last."""
-    first = int(tensor.storage_offset())
-    if tensor.numel() == 0:
-        return range(first, first)
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return range(first, first + 1 + sum((int(size) - 1) * int(stride) for size, stride in steps))
-
-
-def _overlap(a: range, b: range) -> bool:
-    return len(a) > 0 and len(b) > 0 and a[0] <= b[-1] and b[0] <= a[-1]

@@ -90,6 +90,20 @@ def _get(writer: Writer, arguments: list[Any], kind: str) -> Any:
     return _item(writer, output, what, Opaque(values[0], fake))
 
 
+def _sum(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    """The sum of a list of numbers, from left to right."""
+    content = writer.content(arguments[0].root)
+    element = arguments[0].element
+    if not isinstance(content, Elements):
+        raise writer.refusal("a list is summed whose length is not known", "use a tensor")
+    total: Any = Known(0.0 if element == jit.FLOAT else 0)
+    for item in content.items:
+        values = [writer.value(total), writer.value(item)]
+        [added] = writer.node_of("aten::add", values, [element])
+        total = Plain(added, writer.scope)
+    return total
+
+
 def _key(writer: Writer, content: Elements, key: Any) -> int:
     if not isinstance(key, Known):
         raise writer.refusal("a dict is read with a key that is not a constant")
@@ -305,6 +319,7 @@ def _values(writer: Writer, arguments: list[Any], kind: str) -> Any:
 
 HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
     "aten::len": _length,
+    "aten::sum": _sum,
     "aten::__getitem__": _get,
     "aten::_set_item": _set,
     "aten::append": _append,

@@ -23,6 +23,10 @@ from stateful_pipeline.model.scripting import Scripted
 from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
 from stateful_pipeline.stages.rewrite.torchscript.changes import Changes
+from stateful_pipeline.stages.rewrite.torchscript.constants import (
+    refuse_other_constants,
+    under_first_paths,
+)
 from stateful_pipeline.stages.rewrite.torchscript.containers import new_list
 from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError
 from stateful_pipeline.stages.rewrite.torchscript.rewriter import Rewriter
@@ -87,7 +91,9 @@ def _written(
     fixed = fixed_sizes(reference.axes)
     with sizes.active(), _no_collections():
         paths = _paths(reference.module)
-        attributes = Attributes(writer, scripted.module, reference.states, fixed, paths)
+        call: Any = reference.call
+        constants = under_first_paths(call.fixed, paths)
+        attributes = Attributes(writer, scripted.module, reference.states, fixed, paths, constants)
         inputs = {
             value.name: _input(writer, value.name, fix_axes(value.shape, fixed), value.dtype)
             for value in plan.inputs
@@ -96,7 +102,8 @@ def _written(
         outputs = rewriter.run(
             scripted.graph, [Object(""), *_arguments(writer, scripted, reference, inputs)]
         )
-        known = {*reference.scratch, *(path for s in reference.states for path in s.paths)}
+        refuse_other_constants(writer, attributes)
+        known = {*reference.scratch, *(path for s in reference.states for path in s.places)}
         unseen = tuple(p for p in Changes(writer, attributes).changed() if p not in known)
         results = [writer.read(ref) for what in outputs for ref in _tensors(writer, what)]
         after = list(attributes.after())
@@ -237,13 +244,25 @@ def _ports(
         place = jit.place_of(held.value.node())
         if held.fake is None:
             raise StageError(
-                "the dtype and the rank of a result depend on values", stage="rewrite", place=place
+                "the dtype and the rank of a result depend on values",
+                stage="rewrite",
+                place=place,
+                hint=_numbers_hint(reference),
             )
         shape = tuple(dim_text(dim, writer.sizes.names) for dim in held.fake.shape)
         if index >= count and not reference.states[index - count].grows:
             _check_size(reference.states[index - count].name, shape, place)
         made.append(Port(held.fake.dtype, shape, place))
     return tuple(given), tuple(made)
+
+
+def _numbers_hint(reference: Reference) -> str | None:
+    """Return what to try where branches on Python numbers may be what hides a result's form."""
+    names = [state.name for state in reference.states if state.number]
+    if not names:
+        return None
+    fixed = ", ".join(f"{name}: {{value: ...}}" for name in names)
+    return f"if the first call sets a number for good, fix it: `attributes: {{{fixed}}}`"
 
 
 def _check_size(state: str, shape: Shape, place: Place | None) -> None:

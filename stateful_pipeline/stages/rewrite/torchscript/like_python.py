@@ -57,7 +57,8 @@ def _is_number(writer: Writer, item: Any) -> bool:
 def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
     """Return what ``torch.tensor`` gives for numbers, or None where TorchScript gives the same.
 
-    TorchScript rounds floats to float32 on the way to any dtype.
+    TorchScript rounds floats to float32 on the way to any dtype, and what a flag becomes is not
+    known where nothing says so.
     """
     data, code, *_ = inputs
     dtype = jit.dtype_of(code.value) if isinstance(code, Known) and code.value is not None else None
@@ -65,11 +66,23 @@ def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
         return writer.tensor_constant(torch.tensor(writer.known(data), dtype=dtype))
     except (UnknownFakeError, TypeError, ValueError):
         pass
-    if not isinstance(data, Plain) or dtype != torch.float64:
+    if not isinstance(data, Plain):
+        return None
+    if str(data.value.type()) == "bool":
+        return of_flag(writer, data, dtype or torch.bool)
+    if dtype != torch.float64:
         return None
     no = Known(None)
     sizes = writer.new_list(Elements(()), jit.INT)
     return writer.tensor_op("aten::full", "", sizes, data, code, no, no, no)
+
+
+def of_flag(writer: Writer, flag: Plain, dtype: torch.dtype) -> Held:
+    """Return a flag that the graph computes as a 0-d tensor."""
+    fake = writer.sizes.tensor((), dtype)
+    values = [flag.value, *map(writer.constant, (jit.dtype_code(dtype), None, False))]
+    [made] = writer.node_of("aten::tensor", values, [jit.tensor_type(fake)])
+    return Held(made, fake)
 
 
 def power(writer: Writer, inputs: list[Any]) -> Any:

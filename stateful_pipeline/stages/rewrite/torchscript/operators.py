@@ -58,38 +58,50 @@ def write_operator(writer: Writer, node: Node, inputs: list[Any]) -> Sequence[An
     if number is not None:
         types, inputs = [number], [_no_truth(writer, what) for what in inputs]
     if not any(jit.is_tensor_type(t) or jit.is_list_type(t) for t in types):
-        known = _folded(writer, kind, overload, inputs)
+        known = _number(writer, kind, overload, inputs, types)
         if known is not None:
             return [known]
-        value = symbolic(kind, inputs)
-        if isinstance(value, Known):
-            return [value]
-        if value is not None:
-            [output] = writer.node_of(kind, [writer.value(what) for what in inputs], types)
-            return [Plain(output, writer.scope, value)]
     fakes = writer.try_out(kind, overload, inputs)
-    seen = _view(writer, node, schema, inputs, fakes)
-    if seen is not None:
-        return seen
-    shared = _shared(writer, kind, overload, inputs)
+    shared, certain = _shared(writer, kind, overload, inputs)
+    if certain:
+        seen = _view(writer, node, schema, inputs, fakes)
+        if seen is not None:
+            return seen
     if shared:
-        return _of_shared(writer, node, schema, inputs, types, fakes, shared)
+        return _of_shared(writer, node, schema, inputs, types, fakes, shared, certain=certain)
     return _pure(writer, kind, overload, inputs, types, fakes)
 
 
-def _shared(writer: Writer, kind: str, overload: str, inputs: list[Any]) -> list[Ref]:
-    """Return the tensors of which an operator gives parts back although its schema is silent."""
+def _number(
+    writer: Writer, kind: str, overload: str, inputs: list[Any], types: list[Any]
+) -> Known | Plain | None:
+    """Return the number that an operator on numbers gives, where sizes or constants say it."""
+    known = _folded(writer, kind, overload, inputs)
+    value = symbolic(kind, inputs) if known is None else known
+    if value is None or isinstance(value, Known):
+        return value
+    [output] = writer.node_of(kind, [writer.value(what) for what in inputs], types)
+    return Plain(output, writer.scope, value)
+
+
+def _shared(writer: Writer, kind: str, overload: str, inputs: list[Any]) -> tuple[list[Ref], bool]:
+    """Return the tensors of which an operator gives parts back although its schema is silent.
+
+    Returns:
+        The tensors, and whether it gives parts of these back at all sizes.
+    """
     function = jit.operator(kind, overload)
-    if function is None or not jit.may_alias_unsaid(kind, overload):
-        return []
+    perhaps = kind.partition("::")[2] in _PERHAPS
+    if function is None or not (perhaps or jit.may_alias_unsaid(kind, overload)):
+        return [], True
     try:
         fakes = [writer.fake(what) for what in inputs]
     except UnknownFakeError:
-        return []
+        return [], True
     positional, keywords = jit.split_arguments(kind, overload, fakes)
     found = writer.sizes.shares_in_eager(function, positional, keywords)
     refs = [ref for what in inputs for ref in _refs(writer, what)]
-    return [refs[index] for index in found or () if index < len(refs)]
+    return [refs[index] for index in found.positions if index < len(refs)], found.certain
 
 
 def _refs(writer: Writer, what: Any) -> list[Ref]:
@@ -109,11 +121,13 @@ def _of_shared(
     types: list[Any],
     fakes: Any,
     shared: list[Ref],
+    *,
+    certain: bool,
 ) -> Sequence[Any]:
     """Return views of what an operator gives parts of, or what is stale once that is written to."""
     kind, overload = node.kind(), schema.overload_name
     position = next((i for i, what in enumerate(inputs) if what is shared[0]), None)
-    if position is not None and len(types) == 1 and jit.is_tensor_type(types[0]):
+    if certain and position is not None and len(types) == 1 and jit.is_tensor_type(types[0]):
         arguments = tuple(
             None if i == position else _frozen(writer, argument)
             for i, argument in enumerate(inputs)

@@ -18,6 +18,7 @@ from stateful_pipeline.model.user_code import is_user_file
 from stateful_pipeline.stages.rewrite.torchscript import containers, like_python
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes
 from stateful_pipeline.stages.rewrite.torchscript.branches import choose
+from stateful_pipeline.stages.rewrite.torchscript.conversions import converted
 from stateful_pipeline.stages.rewrite.torchscript.facts import FACTS
 from stateful_pipeline.stages.rewrite.torchscript.loops import loop
 from stateful_pipeline.stages.rewrite.torchscript.operators import write_operator
@@ -80,6 +81,7 @@ class Rewriter:
             "prim::CallMethod": self._call,
             "prim::CallFunction": self._call,
             "aten::item": self._item,
+            "aten::to": self._to,
             **dict.fromkeys(_IMPLICIT, self._implicit),
         }
         if python:
@@ -191,6 +193,11 @@ class Rewriter:
         if held is None:
             return write_operator(self._writer, node, inputs)
         return [self._writer.new_tensor(held)]
+
+    def _to(self, node: Node) -> Sequence[Any]:
+        inputs = self._inputs(node)
+        ref = converted(self._writer, jit.schema_of(node).overload_name, inputs)
+        return write_operator(self._writer, node, inputs) if ref is None else [ref]
 
     def _power(self, node: Node) -> Sequence[Any]:
         inputs = self._inputs(node)

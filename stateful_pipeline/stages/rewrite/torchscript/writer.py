@@ -228,10 +228,19 @@ class Writer:
             return self.sizes.from_numbers(_as_number(fakes[0]), fakes[1])
         if not jit.takes_symbols(kind, overload):
             return None
+        if kind == "aten::squeeze" and self._may_keep_its_rank(*fakes):
+            return None
         positional, keywords = jit.split_arguments(kind, overload, fakes)
         made = self.sizes.run(lambda *given: function(*given, **keywords), positional)
         joined = kind in _JOINS and isinstance(made, torch.Tensor) and self._grows(arguments[0])
         return self.sizes.with_unknown(made, fakes[1]) if joined else made
+
+    def _may_keep_its_rank(self, fake: torch.Tensor, dims: Any = None) -> bool:
+        """Whether the sizes of the axes decide which dimensions ``squeeze`` takes away."""
+        if dims is None:
+            dims = range(fake.dim())
+        each = dims if isinstance(dims, list | tuple | range) else [dims]
+        return any(self.sizes.may_be_one(fake.shape[dim]) for dim in each)
 
     def _grows(self, what: Any) -> bool:
         """Whether ``what`` is a list whose length is not known."""
@@ -373,7 +382,7 @@ class Writer:
             since = self.scope.stale_since(root)
             raise StateError(
                 f"{root.origin} is read after a write to what may be the same tensor, depending on "
-                "which way a loop went" + (f" ({since})" if since else ""),
+                "which way a loop or a branch went" + (f" ({since})" if since else ""),
                 place=self.place or since,
                 hint="clone() what is kept, or store with an assignment instead of in place",
             )

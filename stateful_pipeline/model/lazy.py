@@ -1,0 +1,399 @@
+"""States that a module creates in its first call: nothing, None or an empty tensor before that.
+
+A graph takes and gives tensors of one shape, so such a state needs a place and an initial value of
+the shape that it has after the first call, with which the first call does what it does without.
+The module is copied, and the copy called once, so that all that it creates is there; then each
+value is put back to what it was, and what was created gets a value to begin with:
+
+* what was declared under ``states`` as ``init``;
+* length zero along what grows from call to call, and zeros;
+* what the module makes of numbers alone in its first call (``torch.full(...)``).
+
+* what was there: a number in the place of which there is a tensor from then on.
+
+Values are taken if outputs and states of several calls are those of the module as it was
+constructed, at two sets of sizes: for inputs like the example, and for floats that are small and
+large, of either sign, and all alike, so that a first value that depends on them shows.  The user's
+module itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from stateful_pipeline.contract import Axis
+from stateful_pipeline.dimensions import Dim, Shape
+from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.model.axes import probe_sizes
+from stateful_pipeline.model.holders import leaves, read, write
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.observe import Tracked
+from stateful_pipeline.model.python_state import carrying
+from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors
+from stateful_pipeline.model.settle import Wish, initial_value
+from stateful_pipeline.model.snapshot import Snapshot
+
+_STEPS = 3
+_MOST_TRIALS = 64
+_TOLERANCE = 1e-6
+"""Kernels may round otherwise for another memory layout; relative to the size of a value."""
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """A copy of a module in which all is there that its first call creates.
+
+    Attributes:
+        module: The copy.
+        shapes: The shapes of the states that were created, with named axes.
+    """
+
+    module: nn.Module
+    shapes: Mapping[str, Shape]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the module did from its own start: outputs and what it held at some paths, by call."""
+
+    sizes: Mapping[str, int]
+    inputs: list[Tensors]
+    outputs: list[Tensors]
+    held: list[dict[str, Any]]
+    made: list[torch.Tensor]
+
+
+def warm(
+    module: nn.Module,
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    sizes: Mapping[str, int],
+    wishes: Mapping[str, Wish],
+) -> Warmed | None:
+    """Return a copy that holds what the first call creates, or None if that is nothing.
+
+    Args:
+        module: The module, as it was constructed; left as it was.
+        call: Calls its entry point.
+        plan: The inputs.
+        axes: The dynamic axes.
+        sizes: Sizes at which the module runs.
+        wishes: What the user declared, by state name.
+
+    Raises:
+        StateError: No initial values do what the module does in its first call.
+    """
+    with Snapshot(module), torch.no_grad():
+        try:
+            copied, pristine = copy.deepcopy(module), copy.deepcopy(module)
+            call(copied, plan.step(sizes, 0, 0))
+            again = copy.deepcopy(copied)
+            call(again, plan.step(sizes, 0, 1))
+        except Exception:  # noqa: BLE001 - it cannot be copied, or a copy is not like it
+            return None
+        if _paths(again) != _paths(copied):
+            return None  # it goes on changing
+        created = _put_back(copied, pristine)
+    if not created:
+        return None
+    runs = list(_runs(module, list(created), call, plan, axes, sizes))
+    shapes = {path: _shape(path, runs, axes, wishes.get(path)) for path in created}
+    known = {axis.name for axis in axes}
+    options = [
+        list(_candidates(path, first, shapes[path], known, runs[0], wishes.get(path), axes))
+        for path, first in created.items()
+    ]
+    for values in itertools.islice(itertools.product(*options), _MOST_TRIALS):
+        for path, value in zip(created, values, strict=True):
+            write(copied, path, value)
+        if _same(copied, dict(zip(created, values, strict=True)), shapes, call, axes, runs):
+            return Warmed(copied, shapes)
+    raise StateError(
+        f"{' and '.join(created)} {'is' if len(created) == 1 else 'are'} created in the first "
+        "call, and no initial value does what that call does: it depends on the inputs",
+        attribute=next(iter(created)),
+        hint="create it in the constructor, with a flag (a buffer) that says whether it is set; or "
+        f"declare its value under `states`: `{next(iter(created))}: {{shape: [...], init: zeros}}`",
+    )
+
+
+def _paths(module: nn.Module) -> set[str]:
+    return {leaf.path for leaf in leaves(module)}
+
+
+def _put_back(copied: nn.Module, pristine: nn.Module) -> dict[str, Any]:
+    """Put each value back to what it was before a call; return the paths of what is new.
+
+    Returns:
+        What was there before, by path.
+    """
+    before = {leaf.path: leaf.value for leaf in leaves(pristine)}
+    created = {}
+    for leaf in list(leaves(copied)):
+        first = before.get(leaf.path)
+        if _is_new(first, leaf.value):
+            created[leaf.path] = first
+        elif leaf.path in before:
+            write(copied, leaf.path, first)
+    return created
+
+
+def _is_new(before: Any, now: Any) -> bool:
+    """Whether a state is there now, and nothing, None or an empty tensor of other form before."""
+    if before is None:
+        return isinstance(now, torch.Tensor) or carrying([now]) is not None
+    if carrying([before]) is not None and isinstance(now, torch.Tensor):
+        return True
+    both = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
+    return both and before.numel() == 0 and _changes_form(before.shape, now.shape)
+
+
+def _changes_form(before: Sequence[int], now: Sequence[int]) -> bool:
+    """Whether an empty tensor is no more the beginning of one that grows along one dimension."""
+    if len(before) != len(now):
+        return True
+    return any(a != b for a, b in zip(before, now, strict=True) if a != 0)
+
+
+def _runs(
+    module: nn.Module,
+    paths: Sequence[str],
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    least: Mapping[str, int],
+) -> Iterator[_Run]:
+    """Yield runs at sizes at which the module runs from its own start.
+
+    It does not at others where it holds another state of size 1 along an axis.
+    """
+    fixed = [dim for value in plan.inputs for dim in value.shape if isinstance(dim, int)]
+    tries = [probe_sizes(axes, fixed, variant) for variant in (0, 1)] if axes else []
+    failure: PipelineError | None = None
+    ran = False
+    for sizes in (*tries, least):
+        try:
+            yield from [
+                _run(module, paths, call, plan.steps(sizes, seed, _STEPS), sizes) for seed in (0, 1)
+            ]
+            ran = True
+        except PipelineError as error:
+            failure = error
+    if not ran and failure is not None:
+        raise failure
+    like = plan.steps(least, 0, _STEPS)
+    for scale, shift in _OTHER_INPUTS:
+        try:
+            yield _run(module, paths, call, _others(like, scale, shift), least)
+        except StageError:  # it need not run on what is unlike the example
+            continue
+
+
+_OTHER_INPUTS = (
+    *((scale, shift) for scale in (1e-3, 1.0, 30.0) for shift in (-1.0, 0.0, 1.0)),
+    *((0.0, shift) for shift in (-300.0, -1.0, 0.0, 0.25, 1.0, 300.0)),
+)
+"""Spreads and means of random floats, both in units of their own."""
+
+
+def _others(like: Sequence[Tensors], scale: float, shift: float) -> list[Tensors]:
+    """Return inputs of the shapes and dtypes of ``like`` with other floats in them."""
+    generator = torch.Generator().manual_seed(0)
+
+    def other(value: torch.Tensor) -> torch.Tensor:
+        if not value.is_floating_point():
+            return value
+        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        return (noise * scale + shift * max(scale, 1.0)).to(value.dtype)
+
+    return [{name: other(value) for name, value in step.items()} for step in like]
+
+
+def _run(
+    module: nn.Module,
+    paths: Sequence[str],
+    call: Call,
+    inputs: list[Tensors],
+    sizes: Mapping[str, int],
+) -> _Run:
+    """Call the module from its own start, as it was constructed."""
+    reference = Reference(module, (), call)
+    watch = _Made()
+    run = _Run(sizes, inputs, [], [], watch.made)
+    with reference.session() as session:
+        for given in run.inputs:
+            with watch:
+                run.outputs.append(session.step(given))
+            watch.done = True
+            run.held.append({path: _held(module, path) for path in paths})
+    return run
+
+
+def _held(module: nn.Module, path: str) -> Any:
+    try:
+        value = read(module, path)
+    except KeyError as error:
+        raise StateError("is there after some calls only", attribute=path) from error
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+class _Made(TorchFunctionMode):
+    """Collects the tensors that the first call makes of numbers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[torch.Tensor] = []
+        self.done = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func`` and keep what it makes, if that has one value throughout."""
+        result = func(*args, **(kwargs or {}))
+        if not self.done and isinstance(result, torch.Tensor) and result.numel():
+            first = result.detach().reshape(-1)[0]
+            if bool((result.detach() == first).all()):
+                self.made.append(result.detach().clone())
+        return result
+
+
+def _shape(path: str, runs: Sequence[_Run], axes: Sequence[Axis], wish: Wish | None) -> Shape:
+    """Return the shape of a state after the first call, with named axes; what grows has its own.
+
+    Raises:
+        StateError: It has none that is a function of the axes.
+    """
+    if wish is not None and wish.shape is not None:
+        return wish.shape
+    each = [[_shape_of(held[path]) for held in run.held] for run in runs]
+    if len({len(shape) for shapes in each for shape in shapes}) > 1:
+        raise StateError("changes the number of its dimensions", attribute=path)
+    named: list[Dim] = []
+    for index in range(len(each[0][0])):
+        sizes = [[shape[index] for shape in shapes] for shapes in each]
+        if any(len(set(over_calls)) > 1 for over_calls in sizes):
+            named.append(f"{path.replace('.', '_')}_{index}")
+        else:
+            named.append(_dim(path, index, [over_calls[0] for over_calls in sizes], runs, axes))
+    return tuple(named)
+
+
+def _dim(
+    path: str, index: int, sizes: list[int], runs: Sequence[_Run], axes: Sequence[Axis]
+) -> Dim:
+    """Return the axis that one dimension follows, or its size if that is always the same."""
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    for axis in axes:
+        if [run.sizes[axis.name] for run in runs] == sizes:
+            return axis.name
+    raise StateError(
+        f"has sizes {', '.join(map(str, dict.fromkeys(sizes)))} along dimension {index} after the "
+        "first call, which follow none of the dynamic axes",
+        attribute=path,
+        hint=f"declare it: `states: {{{path}: {{shape: [...], init: zeros}}}}`",
+    )
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def _candidates(
+    path: str,
+    first: Any,
+    shape: Shape,
+    known: set[str],
+    run: _Run,
+    wish: Wish | None,
+    axes: Sequence[Axis],
+) -> Iterator[Any]:
+    """Yield initial values to try, of size 1 along dynamic axes, and 0 along what grows."""
+    now = run.held[0][path]
+    if not isinstance(now, torch.Tensor):
+        yield from dict.fromkeys((type(now)(0), now))
+        return
+    own = [d if isinstance(d, int) else 1 if d in known else 0 for d in shape]
+    zeros = torch.zeros(own, dtype=now.dtype)
+    if wish is not None and not (isinstance(wish.value, str) and wish.value == "buffer"):
+        yield initial_value(_state(path, zeros), wish, axes)
+        return
+    if carrying([first]) is not None:
+        yield torch.full(own, first, dtype=now.dtype)
+    yield zeros
+    if 0 in own:
+        return
+    seen = {0.0}
+    for tensor in run.made:
+        number = tensor.reshape(-1)[0].item()
+        if tensor.dtype == now.dtype and number not in seen and number == number:
+            seen.add(number)
+            yield torch.full(own, number, dtype=now.dtype)
+
+
+def _state(path: str, initial: torch.Tensor) -> Tracked:
+    return Tracked(path, (path,), "attribute", initial, (tuple(initial.shape),), True, True)
+
+
+def _same(
+    module: nn.Module,
+    initial: Mapping[str, Any],
+    shapes: Mapping[str, Shape],
+    call: Call,
+    axes: Sequence[Axis],
+    runs: Sequence[_Run],
+) -> bool:
+    """Whether a module with these initial values does what the other did from its own start."""
+    known = {axis.name for axis in axes}
+    states = [
+        StateDef(
+            path,
+            (path,),
+            shapes[path],
+            value,
+            frozenset(d for d in shapes[path] if isinstance(d, str) and d not in known),
+        )
+        for path, value in initial.items()
+        if isinstance(value, torch.Tensor)
+    ]
+    reference = Reference(module, states, call, axes)
+    for run in runs:
+        try:
+            for step in reference.rollout(run.sizes, run.inputs):
+                held = {state.name: run.held[step.index][state.name] for state in states}
+                if not _all_alike(run.outputs[step.index], step.outputs):
+                    return False
+                if not _all_alike(held, step.after):
+                    return False
+        except PipelineError:  # it does not run with such a value
+            return False
+    return True
+
+
+def _all_alike(expected: Tensors, got: Tensors) -> bool:
+    if expected.keys() != got.keys():
+        return False
+    return all(_alike(value, got[name]) for name, value in expected.items())
+
+
+def _alike(expected: torch.Tensor, got: torch.Tensor) -> bool:
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(expected, got)
+    return torch.allclose(
+        expected.double(), got.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
+    )

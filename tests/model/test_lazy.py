@@ -1,0 +1,246 @@
+"""What a module creates in its first call is a state with the right value to begin with."""
+
+import copy
+from typing import Optional
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import stateful_pipeline as sp
+from stateful_pipeline.errors import StateError
+
+BATCHES = (3, 2, 5)
+
+
+@pytest.fixture
+def follow(tmp_path):
+    """Return a function that exports a module and follows it beside eager at several batches."""
+
+    def check(module, frontend, axes=None):
+        module.eval()
+        path = tmp_path / "m.onnx"
+        contract = sp.export_onnx(
+            module, (torch.randn(3, 4),), path, frontend=frontend, dynamic_axes=axes
+        )
+        runner = sp.StatefulRunner(path)
+        for batch in BATCHES if axes else BATCHES[:1]:
+            eager = copy.deepcopy(module)
+            runner.reset()
+            for step in range(6):
+                x = torch.randn(batch, 4, generator=torch.Generator().manual_seed(step))
+                with torch.no_grad():
+                    expected = eager(x).numpy()
+                got = runner.run({"x": x.numpy()})["output"]
+                np.testing.assert_allclose(got, expected, 1e-4, 1e-5, err_msg=f"step {step}")
+        return {state.name: state.shape for state in contract.states}
+
+    return check
+
+
+class Recurrent(nn.Module):
+    h: Optional[torch.Tensor]  # noqa: UP045 - TorchScript reads it
+
+    def __init__(self):
+        super().__init__()
+        self.h = None
+        self.cell = nn.GRUCell(4, 5)
+
+    def forward(self, x):
+        h = self.h
+        if h is None:
+            h = torch.zeros(x.shape[0], 5)
+        h = self.cell(x, h)
+        self.h = h
+        return h
+
+
+class TupleOfTwo(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = None
+        self.lstm = nn.LSTM(4, 5)
+
+    def forward(self, x):
+        y, self.hidden = self.lstm(x.unsqueeze(0), self.hidden)
+        return y
+
+
+class Peak(nn.Module):
+    """The branch that creates the state says what it begins with."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("peak", None)
+
+    def forward(self, x):
+        if self.peak is None:
+            self.peak = torch.full((x.shape[0], 4), -5.0)
+        self.peak = torch.maximum(self.peak * 0.9, x)
+        return self.peak
+
+
+class EmptyAtFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(0))
+        self.cell = nn.GRUCell(4, 5)
+
+    def forward(self, x):
+        if self.h.numel() == 0:
+            self.h = torch.zeros(x.shape[0], 5)
+        self.h = self.cell(x, self.h)
+        return self.h
+
+
+class Attention(nn.Module):
+    """A cache that is None, and then grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.k = self.v = None
+        self.q = nn.Linear(4, 4)
+
+    def forward(self, x):
+        k, v = self.q(x).unsqueeze(1), x.unsqueeze(1)
+        if self.k is not None:
+            k, v = torch.cat([self.k, k], 1), torch.cat([self.v, v], 1)
+        self.k, self.v = k, v
+        return torch.softmax(x.unsqueeze(1) @ k.transpose(1, 2), -1) @ v
+
+
+class Missing(nn.Module):
+    def forward(self, x):
+        if not hasattr(self, "h"):
+            self.h = torch.zeros(x.shape[0], 4)
+        self.h = self.h * 0.5 + x
+        return self.h
+
+
+@pytest.mark.parametrize("frontend", ["export", "torchscript"])
+@pytest.mark.parametrize(
+    ("module", "states"),
+    [
+        (Recurrent, {"h": ("batch", 5)}),
+        (TupleOfTwo, {"hidden.0": (1, "batch", 5), "hidden.1": (1, "batch", 5)}),
+        (Peak, {"peak": ("batch", 4)}),
+        (EmptyAtFirst, {"h": ("batch", 5)}),
+        (Missing, {"h": ("batch", 4)}),
+    ],
+)
+def test_what_the_first_call_creates_is_a_state(module, states, frontend, follow):
+    assert follow(module(), frontend, {"x": {0: "batch"}}) == states
+
+
+@pytest.mark.parametrize("frontend", ["export", "torchscript"])
+def test_a_cache_that_is_none_at_first_grows_from_length_zero(frontend, follow):
+    states = follow(Attention(), frontend, {"x": {0: "batch"}})
+    assert states.keys() == {"k", "v"}
+    assert all((shape[0], shape[2]) == ("batch", 4) for shape in states.values())
+
+
+class FilledList(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.delay = []
+
+    def forward(self, x):
+        if not self.delay:
+            self.delay = [torch.zeros(3, 4) for _ in range(2)]
+        out = self.delay.pop(0)
+        self.delay.append(x)
+        return out
+
+
+class FilledDict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.memory = {}
+
+    def forward(self, x):
+        before = self.memory.get("sum")
+        self.memory["sum"] = x if before is None else before + x
+        return self.memory["sum"]
+
+
+class Cache:
+    pass
+
+
+class MadeObject(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cache = None
+
+    def forward(self, x):
+        if self.cache is None:
+            self.cache = Cache()
+            self.cache.h = torch.zeros(3, 4)
+            self.cache.n = 0
+        self.cache.n += 1
+        self.cache.h = self.cache.h * 0.5 + x
+        return self.cache.h * self.cache.n
+
+
+@pytest.mark.parametrize(
+    ("module", "states"),
+    [
+        (FilledList, {"delay.0", "delay.1"}),
+        (FilledDict, {"memory.sum"}),
+        (MadeObject, {"cache.h", "cache.n"}),
+    ],
+)
+def test_containers_and_objects_that_the_first_call_fills_hold_states(module, states, follow):
+    assert follow(module(), "auto").keys() == states
+
+
+class Follows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = None
+
+    def forward(self, x):
+        self.mean = x if self.mean is None else 0.9 * self.mean + 0.1 * x  # follows
+        return self.mean
+
+
+def test_a_state_that_begins_with_an_input_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "m.onnx"
+    with pytest.raises(StateError, match="depends on the inputs") as caught:
+        sp.export_onnx(Follows().eval(), (torch.randn(3, 4),), path)
+    assert (caught.value.attribute, caught.value.file) == ("mean", __file__)
+    assert not path.exists()
+
+
+def test_a_list_that_goes_on_growing_is_refused(tmp_path):
+    class Grows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def forward(self, x):
+            self.seen.append(x)
+            return torch.stack(self.seen).sum(0)
+
+    with pytest.raises(StateError, match="seen"):
+        sp.export_onnx(Grows().eval(), (torch.randn(3, 4),), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("module", [Recurrent, TupleOfTwo, FilledDict, Missing, Follows])
+def test_the_module_is_left_as_it_was_constructed(module, tmp_path):
+    made = module().eval()
+    before = {k: v for k, v in vars(made).items() if not k.startswith("_")}
+    try:
+        sp.export_onnx(made, (torch.randn(3, 4),), tmp_path / "m.onnx")
+    except StateError:
+        assert module is Follows
+    after = {k: v for k, v in vars(made).items() if not k.startswith("_")}
+    assert after == before
+
+
+def test_a_declared_initial_value_has_to_do_what_the_first_call_does(tmp_path):
+    x, path = torch.randn(3, 4), tmp_path / "m.onnx"
+    sp.export_onnx(Peak().eval(), (x,), path, states={"peak": {"init": {"value": -5.0}}})
+    with pytest.raises(StateError, match="no initial value does"):
+        sp.export_onnx(Peak().eval(), (x,), path, states={"peak": {"init": {"value": 1.0}}})
