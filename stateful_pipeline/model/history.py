@@ -34,6 +34,7 @@ class History:
         stored: Whether it was stored to.
         exercised: Whether its value was seen to change.
         reassigned: Whether another tensor was seen in its place.
+        in_place: Whether the tensor itself was written to.
         problem: Why it cannot be a state.
         numbers: The Python numbers that were seen there, one for each call and one before.
     """
@@ -47,6 +48,7 @@ class History:
     stored: bool = False
     exercised: bool = False
     reassigned: bool = False
+    in_place: bool = False
     problem: str | None = None
     numbers: list[Any] = field(default_factory=list)
 
@@ -107,7 +109,7 @@ class History:
         if tensor is not last:
             self.stored = self.reassigned = True
         elif _version(tensor) != self.version:
-            self.stored = True
+            self.stored = self.in_place = True
         same = equal_tensors(tensor, before)
         if tensor.layout != torch.strided and self.stored:
             self.problem = self.problem or f"is stored to and has the layout {tensor.layout}"

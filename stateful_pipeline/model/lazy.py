@@ -38,6 +38,7 @@ from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Tracked
 from stateful_pipeline.model.python_state import carrying
 from stateful_pipeline.model.reference import Call, Reference, StateDef, Tensors
+from stateful_pipeline.model.replay import alike
 from stateful_pipeline.model.settle import Wish, initial_value
 from stateful_pipeline.model.snapshot import Snapshot
 
@@ -386,14 +387,4 @@ def _same(
 def _all_alike(expected: Tensors, got: Tensors) -> bool:
     if expected.keys() != got.keys():
         return False
-    return all(_alike(value, got[name]) for name, value in expected.items())
-
-
-def _alike(expected: torch.Tensor, got: torch.Tensor) -> bool:
-    if expected.shape != got.shape or expected.dtype != got.dtype:
-        return False
-    if not expected.is_floating_point():
-        return torch.equal(expected, got)
-    return torch.allclose(
-        expected.double(), got.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True
-    )
+    return all(alike(value, got[name], _TOLERANCE) for name, value in expected.items())

@@ -121,11 +121,7 @@ def observe(
 
 
 def _conclude(history: dict[str, History], outputs: tuple[Any, ...]) -> Observation:
-    groups: dict[int, list[History]] = {}
-    for past in history.values():
-        if isinstance(past.first.value, torch.Tensor):
-            groups.setdefault(id(past.first.value), []).append(past)
-    stored = [group for group in groups.values() if any(past.stored for past in group)]
+    stored = [group for group in _by_tensor(history) if any(past.stored for past in group)]
     tracked = [_tracked(group) for group in stored]
     refusals = [
         refuse_tensor(group, state.name, state.kind)
@@ -198,6 +194,26 @@ def _tracked(group: list[History]) -> Tracked:
         exercised=any(past.exercised for past in group),
         reassigned=any(past.reassigned for past in group),
     )
+
+
+def _by_tensor(history: dict[str, History]) -> list[list[History]]:
+    """Return the places that hold one tensor, together.
+
+    Places that a call gives other tensors, without a write to the one that they began with, are
+    apart from the start: ``[torch.zeros(3)] * n``, of which one item after the other is replaced.
+    """
+    groups: dict[int, list[History]] = {}
+    for past in history.values():
+        if isinstance(past.first.value, torch.Tensor):
+            groups.setdefault(id(past.first.value), []).append(past)
+    found = []
+    for group in groups.values():
+        parted = len({id(past.last) for past in group}) > 1
+        if parted and not any(past.in_place for past in group):
+            found += [[past] for past in group]
+        else:
+            found.append(group)
+    return found
 
 
 def _with_parts(

@@ -98,7 +98,7 @@ def check_replay(
     for step in replayed.rollout(run.sizes, run.steps):
         for name, expected in run.outputs[step.index].items():
             got = step.outputs.get(name)
-            if got is None or not _alike(expected, got):
+            if got is None or not alike(expected, got):
                 raise _other_outputs(name, step.index, reference.states, place)
 
 
@@ -116,13 +116,14 @@ def _other_outputs(
     )
 
 
-def _alike(expected: torch.Tensor, got: torch.Tensor) -> bool:
+def alike(expected: torch.Tensor, got: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Whether two tensors are the same but for ``tolerance``, relative to their size."""
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return False
     if not expected.is_floating_point():
         return torch.equal(expected, got)
     return torch.allclose(
-        expected.double(), got.double(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
+        expected.double(), got.double(), rtol=tolerance, atol=tolerance, equal_nan=True
     )
 
 

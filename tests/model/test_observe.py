@@ -177,10 +177,19 @@ def test_one_tensor_under_two_paths_is_one_state_named_as_the_buffer() -> None:
     assert (state.name, state.paths) == ("h", ("h", "helper.0"))
 
 
-def test_twins_that_part_are_refused() -> None:
+def test_twins_that_part_are_two_unless_one_is_written_in_place() -> None:
     observation = watch(Twins(diverge=True))
-    assert observation.tracked == ()
-    assert "one tensor before the call and two after" in observation.refused[0].reason
+    assert observation.refused == ()
+    assert [state.paths for state in observation.tracked] == [("h",)]
+
+    class Both(Twins):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.h.add_(x)
+            self.h = self.h * 2
+            return x
+
+    [refused] = watch(Both(diverge=True)).refused
+    assert "one tensor before the call and two after" in refused.reason
 
 
 def test_a_state_that_is_a_view_of_another_buffer_is_a_part_of_it() -> None:

@@ -15,6 +15,7 @@ from stateful_pipeline.stages.rewrite.torchscript.values import (
     Plain,
     Ref,
 )
+from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
 from stateful_pipeline.stages.rewrite.torchscript.writer import UnknownFakeError, Writer
 
 
@@ -66,6 +67,8 @@ def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
         return writer.tensor_constant(torch.tensor(writer.known(data), dtype=dtype))
     except (UnknownFakeError, TypeError, ValueError):
         pass
+    if isinstance(data, List):
+        return _of_numbers(writer, data, dtype)
     if not isinstance(data, Plain):
         return None
     if str(data.value.type()) == "bool":
@@ -75,6 +78,25 @@ def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
     no = Known(None)
     sizes = writer.new_list(Elements(()), jit.INT)
     return writer.tensor_op("aten::full", "", sizes, data, code, no, no, no)
+
+
+def _of_numbers(writer: Writer, data: List, dtype: torch.dtype | None) -> Held | None:
+    """Return a vector of numbers and flags, or None where TorchScript gives the same.
+
+    What dtype a list of flags becomes is not known where nothing says so.
+    """
+    content = writer.content(data.root)
+    flags = isinstance(content, Elements) and data.element == jit.BOOL
+    if not flags or not content.items or dtype not in (None, torch.bool):
+        return None
+    each = [
+        writer.tensor_constant(torch.tensor(item.value))
+        if isinstance(item, Known)
+        else of_flag(writer, item, torch.bool)
+        for item in content.items
+    ]
+    tensors = writer.new_list(Elements(tuple(map(writer.new_tensor, each))), jit.TENSOR)
+    return writer.tensor_op("aten::stack", "", tensors, Known(0))
 
 
 def of_flag(writer: Writer, flag: Plain, dtype: torch.dtype) -> Held:
