@@ -25,11 +25,11 @@ from torch.export import Dim, ExportedProgram
 
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
-from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model.data_access import DataAccess
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.guards import in_own_words, refuse_length_tests
-from stateful_pipeline.model.holders import read, write
+from stateful_pipeline.model.holders import is_number, leaves, read, write
 from stateful_pipeline.model.indexing import TensorIndices
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
@@ -78,14 +78,36 @@ class _Explicit(nn.Module):
                 write(module, path, read(module, path).clone())
             # The module may write to its arguments; the graph's inputs are nobody's to write to.
             given = {n: v.clone() for n, v in zip(self._names, inputs, strict=True)}
+            numbers = self._numbers()
             with TensorIndices(), DataAccess():
                 result = self._reference.call(module, given)
             outputs = named_outputs(result)
             after = tuple(taken(module, state) for state in self._reference.states)
+            self._refuse_others(numbers)
         finally:
             held.restore()
         self._report(tuple(outputs))
         return (*outputs.values(), *after)
+
+    def _numbers(self) -> dict[str, Any]:
+        """Return the numbers that the module holds and that are no states, by path."""
+        states = {path for state in self._reference.states for path in state.places}
+        found = {leaf.path: leaf.value for leaf in leaves(self.module) if is_number(leaf.value)}
+        return {path: value for path, value in found.items() if path not in states}
+
+    def _refuse_others(self, before: Mapping[str, Any]) -> None:
+        """Refuse a call that leaves another number where none was seen to change.
+
+        Nothing tells the graph of it: it would read the number that was there at first.
+        """
+        for path, value in before.items():
+            now = read(self.module, path)
+            if type(now) is not type(value) or (now != value and now == now):
+                raise StateError(
+                    f"a call may change this {type(value).__name__}, although no call was seen to",
+                    attribute=path,
+                    hint="hold it in a 0-d tensor: self.register_buffer(name, torch.tensor(value))",
+                )
 
 
 def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> ExportProgram:

@@ -207,12 +207,16 @@ _OTHER_INPUTS = (
 
 
 def _others(like: Sequence[Tensors], scale: float, shift: float) -> list[Tensors]:
-    """Return inputs of the shapes and dtypes of ``like`` with other floats in them."""
+    """Return inputs of the shapes and dtypes of ``like`` with other numbers in them."""
     generator = torch.Generator().manual_seed(0)
 
     def other(value: torch.Tensor) -> torch.Tensor:
+        if value.dtype == torch.bool:
+            chosen = torch.rand(value.shape, generator=generator)
+            return chosen > (0.5 if scale else float(shift < 0))
         if not value.is_floating_point():
-            return value
+            spread = torch.randint(-5, 6, value.shape, generator=generator) * (scale > 0)
+            return (value.to(torch.int64) + spread + int(shift)).to(value.dtype)
         noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
         return (noise * scale + shift * max(scale, 1.0)).to(value.dtype)
 
@@ -247,6 +251,10 @@ def _held(module: nn.Module, path: str) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
+_FILLING = frozenset({"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"})
+"""Functions that take a tensor for its form alone."""
+
+
 class _Made(TorchFunctionMode):
     """Collects the tensors that the first call makes of numbers alone."""
 
@@ -264,7 +272,12 @@ class _Made(TorchFunctionMode):
     ) -> Any:
         """Run ``func`` and keep what it makes, if that has one value throughout."""
         result = func(*args, **(kwargs or {}))
-        if not self.done and isinstance(result, torch.Tensor) and result.numel():
+        given = [*args, *(kwargs or {}).values()]
+        of_numbers = not any(isinstance(value, torch.Tensor) for value in given)
+        of_numbers = of_numbers or getattr(func, "__name__", "") in _FILLING
+        if self.done or not of_numbers:
+            return result
+        if isinstance(result, torch.Tensor) and result.numel():
             first = result.detach().reshape(-1)[0]
             if bool((result.detach() == first).all()):
                 self.made.append(result.detach().clone())

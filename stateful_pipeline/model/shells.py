@@ -67,6 +67,8 @@ def _is_plain_object(value: Any) -> bool:
         return False
     if isinstance(value, list | dict | set) or not hasattr(value, "__dict__") or callable(value):
         return False
+    if hasattr(cls, "forward"):
+        return False  # as a module, it would be called where submodules are
     return cls.__module__.partition(".")[0] not in ("builtins", "torch", "numpy", "collections")
 
 

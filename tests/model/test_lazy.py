@@ -213,6 +213,55 @@ def test_a_state_that_begins_with_an_input_is_refused_with_its_line(tmp_path):
     assert not path.exists()
 
 
+class Least(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.least = None
+
+    def forward(self, x):
+        now = x.min()
+        self.least = now if self.least is None else torch.minimum(self.least, now)
+        return x - self.least
+
+
+class Since(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        passed = torch.zeros_like(x) if self.last is None else x - self.last
+        self.last = x.clone()
+        return passed
+
+
+class AllOf(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = None
+
+    def forward(self, x):
+        self.mask = x if self.mask is None else self.mask & x
+        return self.mask * 1.0
+
+
+@pytest.mark.parametrize(
+    ("module", "example"),
+    [
+        (Follows, torch.zeros(3)),
+        (Since, torch.zeros(3)),
+        (Since, torch.tensor([100])),
+        (Least, torch.tensor([5, 3, 9])),
+        (Least, torch.ones(4)),
+        (AllOf, torch.zeros(3, dtype=torch.bool)),
+        (AllOf, torch.ones(3, dtype=torch.bool)),
+    ],
+)
+def test_an_example_that_does_not_show_the_dependence_is_seen_through(module, example, tmp_path):
+    with pytest.raises(StateError, match="depends on the inputs"):
+        sp.export_onnx(module().eval(), (example,), tmp_path / "m.onnx")
+
+
 def test_a_list_that_goes_on_growing_is_refused(tmp_path):
     class Grows(nn.Module):
         def __init__(self):

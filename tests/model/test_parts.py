@@ -149,6 +149,35 @@ def test_views_that_are_no_parts_of_one_state_are_refused(module, said, tmp_path
     assert caught.value.file == __file__
 
 
+class Rebound(Flat):
+    """In a rare branch, a view becomes another tensor."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 60:
+            self.h = self.h + x
+        self.h.add_(1.0)
+        self.c.add_(x)
+        return self.flat.view(2, 3, 4).sum(0)
+
+
+class WholeRebound(Flat):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 60:
+            self.flat = self.flat * 0.5
+        self.h.add_(1.0)
+        self.c.add_(x)
+        return self.flat.view(2, 3, 4).sum(0)
+
+
+@pytest.mark.parametrize("module", [Rebound, WholeRebound])
+def test_views_that_a_rare_branch_replaces_are_refused(module, tmp_path):
+    with pytest.raises(StateError, match="may be another tensor after a call") as caught:
+        sp.export_onnx(
+            module().eval(), (torch.ones(3, 4),), tmp_path / "m.onnx", frontend="torchscript"
+        )
+    assert caught.value.file == __file__
+
+
 @given(st.data())
 def test_a_part_is_made_of_the_whole_by_its_steps(data):
     whole = torch.arange(120.0).reshape(4, 5, 6)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import stateful_pipeline as sp
-from stateful_pipeline.errors import StateError
+from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.model.python_state import as_tensor, carrying
 
 STEPS = 14
@@ -206,6 +206,61 @@ class Credit(nn.Module):
         if float(x.mean()) > 0.3:
             self.credit = 0.0
         return torch.where(torch.tensor(self.on), x, -x) * self.sent + self.credit
+
+
+class Clock(nn.Module):
+    """What is read before it first changes, long after the calls that were observed."""
+
+    def __init__(self):
+        super().__init__()
+        self.second, self.minute = 0, 0
+
+    def forward(self, x):
+        y = x + self.second + 100 * self.minute
+        self.second += 1
+        self.minute += self.second // 10
+        self.second = self.second % 10
+        return y
+
+
+def test_a_number_that_changes_late_is_no_constant(follow):
+    assert follow(Clock(), "auto") == {"second": "int64", "minute": "int64"}
+    with pytest.raises(StateError, match="although no call was seen to") as caught:
+        follow(Clock(), "export")
+    assert caught.value.attribute == "minute"
+
+
+class Peaks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def forward(self, x):
+        y = x + self.n
+        self.n = self.n + (x > 40).sum().item()
+        return y
+
+
+def test_a_number_that_changes_with_rare_inputs_is_not_frozen(tmp_path):
+    path = tmp_path / "m.onnx"
+    with pytest.raises(StateError):
+        sp.export_onnx(Peaks().eval(), (torch.ones(3, 4),), path, frontend="export")
+    assert not path.exists()
+
+
+class Sized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left = 15
+
+    def forward(self, x):
+        self.left -= 1
+        return torch.ones(max(self.left // 7, 1), 4) * 2.0 + x
+
+
+def test_a_program_that_holds_for_some_numbers_alone_is_refused(tmp_path):
+    with pytest.raises(StageError, match="does not run where the module does"):
+        sp.export_onnx(Sized().eval(), (torch.ones(2, 4),), tmp_path / "m.onnx", frontend="export")
 
 
 class Level(nn.Module):

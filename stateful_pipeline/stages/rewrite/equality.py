@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stateful_pipeline.errors import StageError
+from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, Tensors, exact_kernels
@@ -93,7 +93,7 @@ def _compare(
         states = reference.initial(at)
         for step in reference.rollout(at, inputs):
             with exact_kernels():
-                outputs, states = program.run(states, step.inputs)
+                outputs, states = _run(program, states, step.inputs)
             if step.outputs.keys() != outputs.keys():
                 raise StageError(
                     f"forward returns {', '.join(step.outputs)} at step {step.index}; when it was "
@@ -105,6 +105,22 @@ def _compare(
             got = {**outputs, **{f"state {k}": v for k, v in states.items()}}
             found += _differences(step.index, at, expected, got)
     return found
+
+
+def _run(
+    program: Program | WideProgram | WideScript, states: Tensors, inputs: Tensors
+) -> tuple[Tensors, Tensors]:
+    try:
+        return program.run(states, inputs)
+    except PipelineError:
+        raise
+    except RuntimeError as error:  # what was captured holds for some numbers and sizes alone
+        raise StageError(
+            f"the captured program does not run where the module does: {error}",
+            stage="rewrite",
+            hint="forward may depend on Python numbers in a way that cannot be traced; try "
+            "`frontend: torchscript`",
+        ) from error
 
 
 def _streams(

@@ -214,7 +214,7 @@ class Attributes:
             )
         self._writer.scope.pointers[slot] = what
         if self.initial[slot].get(joined(slot)) != what:
-            place = place_of_set(self._writer.node) if fixed else self._writer.place
+            place = place_of_set(self._writer.node)
             self.stored_at.setdefault(slot, place)
 
     # --- after the call ----------------------------------------------------------------------
@@ -238,7 +238,23 @@ class Attributes:
                 continue
             if not isinstance(meant[0], Ref):
                 raise StateError("is no tensor after the call", attribute=state.name)
+            self._check_parts(state, meant[0])
             yield self._writer.read(meant[0])
+
+    def _check_parts(self, state: StateDef, whole: Ref) -> None:
+        """Refuse a state with views of it that a call may tear apart."""
+        places = {path: self._parts[path] for part in state.parts for path in part.paths}
+        places |= {state.paths[0]: Ref(self._by_path[state.paths[0]])} if places else {}
+        for path, before in places.items():
+            now = whole if path == state.paths[0] else self._at(path)
+            if now != before:
+                raise StateError(
+                    f"'{path}' may be another tensor after a call; before it, it shares memory "
+                    "with others",
+                    attribute=state.name,
+                    place=self.stored_at.get(_slot(path)),
+                    hint="change it in place, or make the view in forward",
+                )
 
     def _number_after(self, state: StateDef, what: Any) -> Held:
         """Return a number as a 0-d tensor."""
@@ -293,6 +309,11 @@ _NUMBERS: dict[torch.dtype, tuple[str, Any]] = {
 def is_number(what: Any) -> bool:
     """Whether an abstract value is a number or a flag."""
     return isinstance(what, Plain) or (isinstance(what, Known) and type(what.value) in DTYPES)
+
+
+def _slot(path: str) -> Slot:
+    holder, _, name = path.rpartition(".")
+    return holder, name
 
 
 def joined(slot: Slot) -> str:
