@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import Place, StageError
-from stateful_pipeline.model.torch_internals import refuse_missing
+from stateful_pipeline.model.torch_internals import missing_of_sizes, refuse_missing
 
 Graph: TypeAlias = Any  # torch._C.Graph, of which the stubs lack the half
 Block: TypeAlias = Any
@@ -45,7 +45,7 @@ def require_supported() -> None:
     for name, methods in _NEEDED.items():
         cls = getattr(torch._C, name, None)
         missing += [f"torch._C.{name}.{m}" for m in methods if not hasattr(cls, m)]
-    refuse_missing(missing, "script")
+    refuse_missing([*missing, *missing_of_sizes()], "script")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from stateful_pipeline.errors import StageError
 
@@ -46,6 +47,41 @@ def require_supported() -> None:
         if not present
     ]
     refuse_missing(missing, "script")
+
+
+def missing_of_sizes() -> list[str]:
+    """Return the parts of :class:`WatchedSizes` that this torch lacks.
+
+    Without them, what is assumed of sizes would go unseen.
+    """
+    methods = ("_check_frozen", "_suppress_guards_tls", "suppress_guards")
+    missing = [f"ShapeEnv.{m}" for m in methods if not hasattr(ShapeEnv, m)]
+    if not hasattr(torch._C, "_DisablePythonDispatcher"):
+        missing.append("torch._C._DisablePythonDispatcher")
+    return missing
+
+
+class WatchedSizes(ShapeEnv):
+    """Symbolic sizes that are asked before something is assumed of them.
+
+    PyTorch runs operators on tensors of symbolic sizes, and where it has to know, say, whether a
+    size is 1, takes what the example's size says.
+    """
+
+    def assume(self, expression: Any, value: Any) -> None:
+        """Look at what is about to be assumed: that ``expression`` is ``value``; raise to refuse.
+
+        Args:
+            expression: A sympy expression of sizes.
+            value: What it is at the example's sizes.
+        """
+        raise NotImplementedError
+
+    def _check_frozen(self, expr: Any, concrete_val: Any) -> None:
+        """Ask; PyTorch calls this where it is about to note an assumption."""
+        if not self._suppress_guards_tls():
+            self.assume(expr, concrete_val)
+            super()._check_frozen(expr, concrete_val)
 
 
 def refuse_missing(parts: Sequence[str], stage: str) -> None:
@@ -177,7 +213,10 @@ def has_form(overload: Any) -> bool:
 
 @functools.cache
 def _exporters_forms() -> Any:
-    return importlib.import_module(_REGISTRATION).ONNXRegistry.from_torchlib()
+    registry: Any = getattr(importlib.import_module(_REGISTRATION), "ONNXRegistry", None)
+    methods = [m for m in ("from_torchlib", "get_decomps") if not hasattr(registry, m)]
+    refuse_missing([f"ONNXRegistry.{method}" for method in methods], "export")
+    return registry.from_torchlib()
 
 
 def _put_back(table: dict[Any, Any], key: Any, value: Any) -> None:

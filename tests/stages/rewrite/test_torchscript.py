@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import stateful_pipeline as sp
 from stateful_pipeline.errors import PipelineError, StageError, StateError
@@ -269,6 +270,12 @@ def test_a_script_module_is_exported_as_it_is(tmp_path):
 def test_a_torch_without_what_the_rewrite_needs_is_named(monkeypatch):
     monkeypatch.delattr(torch._C, "_jit_pass_inline")
     with pytest.raises(StageError, match=r"lacks torch\._C\._jit_pass_inline"):
+        jit.require_supported()
+
+
+def test_a_torch_that_does_not_ask_before_it_assumes_a_size_is_named(monkeypatch):
+    monkeypatch.delattr(ShapeEnv, "_check_frozen")
+    with pytest.raises(StageError, match=r"lacks ShapeEnv\._check_frozen"):
         jit.require_supported()
 
 

@@ -23,7 +23,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
-    ShapeEnv,
     StrictMinMaxConstraint,
     statically_known_true,
 )
@@ -32,7 +31,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.model import jit
-from stateful_pipeline.model.torch_internals import symbolic_shapes
+from stateful_pipeline.model.torch_internals import WatchedSizes, symbolic_shapes
 
 _LARGEST = 2**31 - 1
 
@@ -41,7 +40,7 @@ class _OtherFormError(GuardOnDataDependentSymNode):
     """What an operator gives has another form at other sizes."""
 
 
-class _Sizes(ShapeEnv):
+class _Sizes(WatchedSizes):
     """Symbols for axes, of which nothing is assumed that some size does not fulfil.
 
     Attributes:
@@ -50,19 +49,16 @@ class _Sizes(ShapeEnv):
 
     trials: list[dict[Any, int]]
 
-    def _check_frozen(self, expr: Any, concrete_val: Any) -> None:
-        """Look at what is about to be assumed: that ``expr`` is what it is at the example's sizes.
+    def assume(self, expression: Any, value: Any) -> None:
+        """Refuse what does not hold at some sizes.
 
         That an axis has one size is let pass, and refused when the graph is complete.
         """
-        if self._suppress_guards_tls():
-            return
-        known = not self.trials or expr.free_symbols <= self.trials[0].keys()
+        known = not self.trials or expression.free_symbols <= self.trials[0].keys()
         if known and not (
-            self._fixes_an_axis(expr, concrete_val) or self._is_always(expr, concrete_val)
+            self._fixes_an_axis(expression, value) or self._is_always(expression, value)
         ):
-            raise _OtherFormError(expr, f"{expr} is not always {concrete_val}")
-        super()._check_frozen(expr, concrete_val)
+            raise _OtherFormError(expression, f"{expression} is not always {value}")
 
     def _fixes_an_axis(self, expr: Any, truth: Any) -> bool:
         if not isinstance(expr, sympy.Eq) or truth is not sympy.true:
