@@ -106,9 +106,8 @@ class Engine:
             session = ort.InferenceSession(str(path), options, providers=[wanted.ort_name])
         except Exception as error:
             raise ContractError.in_file(
-                path, f"ONNX Runtime cannot load the model: {first_line(error)}",
-                "check the file with onnx.checker, and that its external data lies beside it",
-            ) from error  # fmt: skip
+                path, f"ONNX Runtime cannot load the model: {first_line(error)}", _hint(error)
+            ) from error
         self.session = session
         self.providers: tuple[str, ...] = tuple(session.get_providers())
         if self.providers[0] != wanted.ort_name:
@@ -202,6 +201,17 @@ class Binding:
         if array.nbytes:
             ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
         return array
+
+
+def _hint(error: Exception) -> str:
+    """Return what to try when a model cannot be loaded."""
+    if "NOT_IMPLEMENTED" in str(error):
+        return (
+            "a portable file may have dtypes that ONNX Runtime has no kernels for, bfloat16 above "
+            "all: run the copy in `targets/` that `pipeline run` builds, or export it with "
+            "runtime='onnxruntime'"
+        )
+    return "check the file with onnx.checker, and that its external data lies beside it"
 
 
 def _provider(name: str) -> Provider:

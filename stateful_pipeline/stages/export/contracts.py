@@ -21,6 +21,7 @@ from stateful_pipeline.contract import Axis, Contract, Initial, State, Value, nu
 from stateful_pipeline.dimensions import Dim, Shape, axes_of, resolve
 from stateful_pipeline.errors import ContractError, SpecError, StateError
 from stateful_pipeline.model.arrays import dtype_name, to_numpy
+from stateful_pipeline.model.phases import PHASE
 from stateful_pipeline.model.program import Port, Program
 from stateful_pipeline.model.reference import StateDef
 from stateful_pipeline.model.sizes import fixed_sizes
@@ -72,7 +73,7 @@ def build_contract(
                 shape=shape,
                 out_shape=out_shape if out_shape != shape else None,
                 init=_initial(state, fixed, sidecar, outside),
-                attribute=state.paths[0],
+                attribute="" if state.kind == PHASE else state.paths[0],
                 exercised=state.exercised,
             )
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from stateful_pipeline.model.exported import ExportProgram
+from stateful_pipeline.model.phased_program import PaddedProgram, PhasedProgram
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.stages.export.convert_exported import convert_exported
 from stateful_pipeline.stages.export.convert_script import convert_script
+from stateful_pipeline.stages.export.phased import choose, padded
 
 
 def convert(program: Program, opset: int) -> ir.Model:
@@ -17,6 +19,11 @@ def convert(program: Program, opset: int) -> ir.Model:
     Raises:
         StageError: An operator has no ONNX form, or the exporter failed; with the user's line.
     """
+    if isinstance(program, PhasedProgram):
+        models = [convert(phase, opset) for phase in program.programs]
+        return choose(models)
+    if isinstance(program, PaddedProgram):
+        return padded(convert(program.program, opset), program)
     if isinstance(program, ScriptProgram):
         return convert_script(program, opset)
     assert isinstance(program, ExportProgram)

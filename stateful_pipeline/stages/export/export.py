@@ -27,6 +27,7 @@ from stateful_pipeline.stages.export.write import (
     sidecar_name,
     write_model,
 )
+from stateful_pipeline.stages.lowering import define, lower
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def export_program(
     *,
     opset: int,
     sizes: Sequence[Mapping[str, int]],
+    runtime: str | None = "onnxruntime",
     external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
     check: Callable[[Path], None] | None = None,
 ) -> Exported:
@@ -58,8 +60,10 @@ def export_program(
         path: The model file to write; replaced only when everything has been checked.
         opset: The ONNX opset.
         sizes: Sizes at which declared dimensions are compared with measured ones.
+        runtime: The runtime to lower the file for; None keeps it portable.
         external_data_threshold: Bytes of weights above which they are stored beside the model.
-        check: Called with the draft at last, before it is put in place; raises to refuse it.
+        check: Called with the draft at last, or with a copy of it lowered for ONNX Runtime, before
+            it is put in place; raises to refuse it.
 
     Raises:
         StageError: No ONNX form, refused by ``onnx.checker``, or wrong dimensions.
@@ -76,6 +80,9 @@ def export_program(
     write_out_negative_positions(model)
     clean(model)
     declare_shapes(model, *io_shapes(contract))
+    define(model)
+    if runtime is not None:
+        lower(model)
     shared = in_place_states(model, [(s.input, s.output) for s in contract.states])
     contract = replace(
         contract,

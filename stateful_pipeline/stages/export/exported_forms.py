@@ -19,6 +19,7 @@ from onnxscript import opset18
 from stateful_pipeline.model.torch_internals import exporters_form, has_form
 from stateful_pipeline.stages.export.exported_numbers import is_number, typed
 from stateful_pipeline.stages.export.symbolics import SYMBOLICS
+from stateful_pipeline.stages.export.symbolics.whole import Whole
 from stateful_pipeline.stages.export.symbolics.writing import (
     Elementwise,
     Writer,
@@ -36,9 +37,17 @@ def element_by_element() -> dict[Callable[..., Any], Callable[..., Any]]:
         if isinstance(form, Elementwise)
         for overload in _overloads(name)
     }
+    whole = {
+        overload: functools.partial(_whole, overload, form)
+        for name, form in SYMBOLICS.items()
+        if isinstance(form, Whole)
+        for overload in _overloads(name, several=True)
+    }
     met = {o: functools.partial(_exporters, o) for o in _known(_MEET)}
     filled = {o: functools.partial(_filled, o) for o in _known(_FILL)}
-    return met | filled | own
+    indexed = {o: functools.partial(_indexed, o) for o in _known(_INDEXED)}
+    made = {o: functools.partial(_made, o) for name in _MADE for o in _overloads(name)}
+    return met | filled | indexed | made | own | whole
 
 
 _MEET = (
@@ -58,7 +67,15 @@ def _exporters(overload: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = itertools.combinations(given, 2)
         dtype = functools.reduce(torch.promote_types, itertools.starmap(torch.result_type, pairs))
         args = _cast_numbers(args, dtype)
+        overload = _of_tensors(overload)
     return exporters_form(overload)(*args, **kwargs)
+
+
+def _of_tensors(overload: Any) -> Any:
+    """Return ``aten.sub.Tensor`` for ``aten.sub.Scalar``, whose form makes constants of numbers."""
+    name = overload._schema.overload_name.replace("Scalar", "Tensor")
+    other = getattr(overload.overloadpacket, name, overload)
+    return other if has_form(other) else overload
 
 
 def _cast_numbers(args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
@@ -80,7 +97,46 @@ def _filled(overload: Any, *args: Any, **kwargs: Any) -> Any:
         code = kwargs.get("dtype", -1)
         named = {} if code == -1 else {"dtype": to_torch_dtype(ir.DataType(code))}
         args = _cast_numbers(args, _result_dtype(overload, args, named))
-    return exporters_form(overload)(*args, **kwargs)
+    made = exporters_form(overload)(*args, **kwargs)
+    if overload is torch.ops.aten.scalar_tensor.default and isinstance(args[0], int | float):
+        made.meta[_EXACT] = args[0]
+    return made
+
+
+_EXACT = "stateful_pipeline.exact"
+"""Where a 0-d tensor keeps the Python number that the exporter made it of, in fewer digits."""
+
+_INDEXED = ("aten::index_put", "aten::_unsafe_index_put")
+"""Operators that write to places of an index, which the exporter's own forms leave as it is."""
+
+
+def _indexed(overload: Any, base: Any, indices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    """Write the exporter's own form, with the indices in int64: ONNX has no narrower ones."""
+    long = Writer(_Recorder(), torch.int64)
+    wide = [
+        long.cast(index) if _dtype(index) in (torch.int32, torch.int16, torch.int8) else index
+        for index in indices
+    ]
+    for index, given in zip(wide, indices, strict=True):
+        if index is not given:
+            index.dtype, index.shape = ir.DataType.INT64, given.shape
+    return exporters_form(overload)(base, wide, *args, **kwargs)
+
+
+_MADE = (
+    *("aten::hann_window", "aten::hamming_window", "aten::blackman_window"),
+    *("aten::bartlett_window", "aten::kaiser_window"),
+    *("aten::fft_fftfreq", "aten::fft_rfftfreq"),
+)
+"""Operators that make tensors of nothing but numbers that are known."""
+
+
+def _made(overload: Any, *args: Any, dtype: int = -1, **kwargs: Any) -> Any:
+    """Write what the operator gives: the formulas of ONNX have other factors."""
+    if any(isinstance(value, ir.Value) for value in args):
+        raise RuntimeError("the length of what is made varies: only fixed lengths have a form")
+    given = {} if dtype in (-1, None) else {"dtype": to_torch_dtype(ir.DataType(dtype))}
+    return op.Constant(value=ir.tensor(overload(*args, **given)))
 
 
 def _known(names: Sequence[str]) -> list[Any]:
@@ -88,18 +144,26 @@ def _known(names: Sequence[str]) -> list[Any]:
     return [o for name in names for o in _overloads(name) if has_form(o)]
 
 
-def _overloads(name: str) -> list[Any]:
-    """Return what computes an operator, ``aten::div``, in a graph without writes."""
+def _overloads(name: str, *, several: bool = False) -> list[Any]:
+    """Return what computes an operator, ``aten::div``, in a graph without writes.
+
+    Args:
+        name: The name of the operator.
+        several: Whether it may have several results.
+    """
     packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
     if packet is None:
         return []  # an operator of TorchScript alone, as aten::__and_ is
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    return [overload for overload in overloads if _is_functional(overload._schema)]
+    return [o for o in overloads if _is_functional(o._schema) and (several or _is_one(o._schema))]
 
 
 def _is_functional(schema: Any) -> bool:
-    tensors = all(str(result.type) == "Tensor" for result in schema.returns)
-    return tensors and not schema.is_mutable and len(schema.returns) == 1
+    return not schema.is_mutable and all(str(result.type) == "Tensor" for result in schema.returns)
+
+
+def _is_one(schema: Any) -> bool:
+    return len(schema.returns) == 1
 
 
 def _translation(overload: Any, form: Elementwise) -> Callable[..., Any]:
@@ -116,6 +180,17 @@ def _translation(overload: Any, form: Elementwise) -> Callable[..., Any]:
     return translate
 
 
+def _whole(overload: Any, form: Whole, *args: Any, **kwargs: Any) -> Any:
+    """Write the form of an operator on whole tensors, or the exporter's own where it has none."""
+    arguments = _in_order(overload, tuple(map(typed, args)), kwargs)
+    made = form.write(_Recorder(), arguments)
+    if made is NotImplemented:
+        return exporters_form(overload)(*args, **kwargs)
+    results = made if isinstance(made, tuple) else (made,)
+    new = [op.Identity(v) if any(v is given for given in arguments) else v for v in results]
+    return tuple(new) if isinstance(made, tuple) else new[0]
+
+
 def _in_order(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """Return all arguments in the order of the operator's schema, as TorchScript has them."""
     parameters = overload._schema.arguments
@@ -129,6 +204,8 @@ def _dtype(value: Any) -> torch.dtype | None:
 
 def _operand(writer: Writer, value: Any, promotes: bool) -> Any:
     if isinstance(value, ir.Value):
+        if promotes and _EXACT in value.meta and value.dtype != ir.DataType.DOUBLE:
+            return writer.number(value.meta[_EXACT])
         return writer.cast(value) if promotes else value
     return None if value is None else writer.number(value)
 
@@ -163,7 +240,7 @@ class _Recorder:
 
     def op(self, kind: str, *values: Any, **attributes: Any) -> Any:
         """Write an operator; return its value, of which the exporter knows no dtype."""
-        named = {name.rpartition("_")[0]: value for name, value in attributes.items()}
+        named = {n.rpartition("_")[0]: v for n, v in attributes.items() if n != "outputs"}
         if kind == "Constant":
             return op.Constant(value=ir.tensor(named["value"]))
         return getattr(op, kind)(*values, **named)

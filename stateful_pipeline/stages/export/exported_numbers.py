@@ -18,6 +18,7 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18
 
+from stateful_pipeline.model import python_math
 from stateful_pipeline.stages.export.python_numbers.forms import FORMS
 from stateful_pipeline.stages.export.python_numbers.nodes import DTYPES, Nodes, Number
 
@@ -77,6 +78,7 @@ def arithmetic() -> dict[Callable[..., Any], Callable[..., Any]]:
         **{function: functools.partial(_translated, kind) for function, kind in _KINDS.items()},
         torch.sym_sum: _sum,
         torch.ops.aten._local_scalar_dense.default: _item,
+        **{python_math.operator(n): functools.partial(_function, n) for n in python_math.NAMES},
     }
 
 
@@ -150,6 +152,13 @@ def _letter_of(dtype: ir.DataType) -> str:
 
 def _sum(numbers: list[ir.Value]) -> ir.Value:
     return functools.reduce(functools.partial(_translated, "aten::add"), numbers)
+
+
+def _function(name: str, numbers: list[ir.Value]) -> ir.Value:
+    """A function of ``math``, on tensors without dimensions."""
+    kind = "prim::abs" if name == "fabs" else f"aten::{name}"
+    same: ir.Value = op.Identity(FORMS[kind](_Traced(), *numbers))
+    return same
 
 
 def _item(tensor: ir.Value) -> ir.Value:

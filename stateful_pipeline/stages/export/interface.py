@@ -67,7 +67,7 @@ def rename_io(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) ->
     """
     graph = model.graph
     for every in model.graphs():
-        _separate_outputs(every)
+        separate_outputs(every)
     _part_names(model)
     outside = [*graph.inputs, *graph.outputs]
     fixed = {id(value) for value in outside}
@@ -87,7 +87,7 @@ def _other_names(name: str) -> Iterator[str]:
     return (f"{name}_value_{number}" for number in itertools.count(1))
 
 
-def _separate_outputs(graph: ir.Graph) -> None:
+def separate_outputs(graph: ir.Graph) -> None:
     """Let each output of ``graph`` be a result of a node of its own.
 
     A branch or a body that hands on one value twice, or one from outside, is valid, but ONNX

@@ -48,6 +48,6 @@ def _export(artifacts: Artifacts, path: Path) -> tuple[Exported, int]:
         return exported, opset
     exported = export_program(
         program, reference, subject.plan, path,
-        opset=options.opset, sizes=sizes, external_data_threshold=threshold,
+        opset=options.opset, sizes=sizes, runtime=None, external_data_threshold=threshold,
     )  # fmt: skip
     return exported, options.opset

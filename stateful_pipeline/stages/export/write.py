@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from stateful_pipeline.contract import METADATA_KEY, Contract
 from stateful_pipeline.errors import StageError
+from stateful_pipeline.stages.lowering import is_lowered, lower_file
 
 EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Models whose initializers have more bytes than this keep them in ``<model>.data``."""
@@ -41,12 +43,14 @@ def write_model(
         arrays: Initial values that live in the sidecar ``<model>.states.npz``.
         path: Where to write; existing files are replaced only when all checks have passed.
         external_data_threshold: Bytes of initializers above which they go to ``<model>.data``.
-        check: Called with the draft before it is put in place; raises to refuse it.
+        check: Called with the draft before it is put in place, or with a lowered copy of it where
+            ONNX Runtime has no kernel for some of it; raises to refuse it.
 
     Raises:
         StageError: ``onnx.checker`` refuses the model, or it cannot be written.
     """
     model.metadata_props[METADATA_KEY] = contract.to_json()
+    new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
@@ -55,6 +59,11 @@ def write_model(
         raise StageError(
             f"cannot write the model: {error}", stage="export", hint=f"is {path.parent} writable?"
         ) from error
+    finally:
+        if not path.exists():
+            for made in new:  # the innermost first
+                with suppress(OSError):
+                    made.rmdir()
 
 
 def _write_checked(
@@ -73,12 +82,23 @@ def _write_checked(
     if arrays:
         _write_arrays(folder / sidecar_name(path), arrays)
     _check(draft)
-    check(draft)
+    _check_running(model, draft, check)
     written = sorted(folder.iterdir())
     for file in written:
         os.replace(file, path.parent / file.name)
     _remove_stale(path, {file.name for file in written})
     return [path.parent / file.name for file in written]
+
+
+def _check_running(model: ir.Model, draft: Path, check: Callable[[Path], None]) -> None:
+    """Check the draft, or a copy of it that ONNX Runtime can run, in the same folder."""
+    if is_lowered(model):
+        check(draft)
+        return
+    lowered = draft.with_name(f"lowered.{draft.name}")
+    lower_file(draft, lowered)
+    check(lowered)
+    lowered.unlink()
 
 
 def sidecar_name(path: Path) -> str:

@@ -1,5 +1,7 @@
 """What tests of the export share."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -31,4 +33,32 @@ def follow(tmp_path):
                 assert value.dtype == result.dtype
                 np.testing.assert_allclose(value, result, rtol=rtol, err_msg=f"step {step}")
 
+    return check
+
+
+@pytest.fixture(params=["torchscript", "export"])
+def same_as_eager(request, tmp_path):
+    """Return a function that holds a module against eager, through each front end.
+
+    The module gives a dict of tensors.  It is exported with an example that is nothing special, and
+    compared on others, of other sizes too.
+    """
+
+    def check(module, example, others, *, axes=None, rtol=0.0, atol=0.0):
+        path = tmp_path / "m.onnx"
+        module.eval()
+        sp.export_onnx(module, example, path, frontend=request.param, dynamic_axes=axes)
+        runner = sp.StatefulRunner(path)
+        names = list(inspect.signature(module.forward).parameters)
+        for inputs in others:
+            feeds = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+            got = runner.run(feeds)
+            for name, value in module(*inputs).items():
+                expected, sizes = value.numpy(), [list(i.shape) for i in inputs]
+                about = f"{name} of {inputs[0].dtype} {sizes}"
+                assert got[name].dtype == expected.dtype, about
+                assert got[name].shape == expected.shape, about
+                np.testing.assert_allclose(got[name], expected, rtol=rtol, atol=atol, err_msg=about)
+
+    check.frontend = request.param
     return check

@@ -15,16 +15,25 @@ import torch
 from stateful_pipeline.stages.export import torch_exporter
 from stateful_pipeline.stages.export.python_numbers.operators import forms
 from stateful_pipeline.stages.export.symbolics.activations import ACTIVATIONS
+from stateful_pipeline.stages.export.symbolics.arrangements import ARRANGEMENTS
+from stateful_pipeline.stages.export.symbolics.attention import ATTENTION
 from stateful_pipeline.stages.export.symbolics.cells import CELLS
+from stateful_pipeline.stages.export.symbolics.distances import DISTANCES
 from stateful_pipeline.stages.export.symbolics.division import DIVISION
 from stateful_pipeline.stages.export.symbolics.error_function import ERROR_FUNCTION
 from stateful_pipeline.stages.export.symbolics.functions import FUNCTIONS
 from stateful_pipeline.stages.export.symbolics.marks import EMPTY_LIST, MARK, MARKS, RENAMED
+from stateful_pipeline.stages.export.symbolics.matrices import MATRICES
 from stateful_pipeline.stages.export.symbolics.normalization import NORMALIZATION
+from stateful_pipeline.stages.export.symbolics.order import ORDER
 from stateful_pipeline.stages.export.symbolics.pairs import PAIRS
+from stateful_pipeline.stages.export.symbolics.products import PRODUCTS
 from stateful_pipeline.stages.export.symbolics.reductions import REDUCTIONS
+from stateful_pipeline.stages.export.symbolics.running import RUNNING
 from stateful_pipeline.stages.export.symbolics.scatters import SCATTERS
 from stateful_pipeline.stages.export.symbolics.shapes import SHAPES
+from stateful_pipeline.stages.export.symbolics.sums import SUMS
+from stateful_pipeline.stages.export.symbolics.triangles import TRIANGLES
 from stateful_pipeline.stages.export.symbolics.views import VIEWS
 from stateful_pipeline.stages.export.symbolics.writing import Symbolic
 
@@ -32,16 +41,25 @@ __all__ = ["EMPTY_LIST", "MARK", "RENAMED", "registered"]
 
 SYMBOLICS: dict[str, Symbolic] = {
     **ACTIVATIONS,
+    **ARRANGEMENTS,
+    **ATTENTION,
     **CELLS,
+    **DISTANCES,
     **DIVISION,
     **ERROR_FUNCTION,
     **FUNCTIONS,
     **MARKS,
+    **MATRICES,
     **NORMALIZATION,
+    **ORDER,
     **PAIRS,
+    **PRODUCTS,
     **REDUCTIONS,
+    **RUNNING,
     **SCATTERS,
     **SHAPES,
+    **SUMS,
+    **TRIANGLES,
     **VIEWS,
     **forms(),
 }

@@ -127,7 +127,7 @@ def _quotient(op: Writer, x: Any, a: Any, b: Any, value: Any) -> Any:
     return op("Add", x, op("Div", op("Mul", value, a), b))
 
 
-def _lerp(op: Writer, a: Any, b: Any, weight: Any) -> Any:
+def lerp(op: Writer, a: Any, b: Any, weight: Any) -> Any:
     """``torch.lerp``, which goes from the nearer of both ends."""
     way = op("Sub", b, a)
     from_a = op("Add", a, op("Mul", weight, way))
@@ -165,10 +165,15 @@ def _chosen_truth(op: Writer, condition: Any, yes: Any, no: Any) -> Any:
     return op.either(op("And", condition, yes), op("And", op("Not", condition), no))
 
 
+def _multiply(op: Writer, a: Any, b: Any) -> Any:
+    """``a * b``; a Python number keeps the digits of float32 where it meets 16 bits."""
+    return op("And" if op.dtype == torch.bool else "Mul", a, b)
+
+
 PAIRS: dict[str, Symbolic] = {
     "aten::where": Elementwise(_chosen_truth, 3, only=torch.bool),
     "aten::add": Elementwise(lambda op, a, b, alpha: op("Or", a, b), 2, only=torch.bool),
-    "aten::mul": Elementwise(lambda op, a, b: op("And", a, b), 2, only=torch.bool),
+    "aten::mul": Elementwise(_multiply, 2),
     "aten::hypot": binary(hypot),
     "aten::logaddexp": binary(logaddexp),
     "aten::logaddexp2": binary(logaddexp2),
@@ -186,7 +191,7 @@ PAIRS: dict[str, Symbolic] = {
     "aten::clamp_max": binary(lambda op, x, high: clamp(op, x, None, high)),
     "aten::addcmul": Elementwise(_product, 4),
     "aten::addcdiv": Elementwise(_quotient, 4),
-    "aten::lerp": Elementwise(_lerp, 3),
+    "aten::lerp": Elementwise(lerp, 3),
     **{f"aten::bitwise_{kind.lower()}": _bits(kind) for kind in ("And", "Or", "Xor", "Not")},
     **{f"aten::__{kind.lower()}_": _bits(kind) for kind in ("And", "Or", "Xor")},
     **{f"aten::logical_{kind.lower()}": _truths(kind) for kind in ("And", "Or", "Xor", "Not")},

@@ -7,20 +7,13 @@ one place is added up, or multiplied, or the largest or smallest is taken.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from stateful_pipeline.stages.export import torch_exporter
-from stateful_pipeline.stages.export.symbolics.writing import (
-    Symbolic,
-    Writer,
-    dtype_of,
-    lifted,
-    parsed,
-    rank_of,
-    result_dtype,
-)
+from stateful_pipeline.stages.export.symbolics.whole import Whole
+from stateful_pipeline.stages.export.symbolics.writing import Symbolic, Writer, rank_of
 
 _REDUCTIONS = {
     "add": "add",
@@ -39,86 +32,92 @@ def _scattered(op: Writer, base: Any, index: Any, source: Any, axis: int, kind: 
     return op("ScatterElements", base, index, source, axis_i=axis, **reduction)
 
 
-def _along(op: Writer, base: Any, dim: Any, index: Any, *, one: bool = False) -> tuple[Any, ...]:
-    """Return ``base`` and an index of its rank, the axis, and whether ``base`` was 0-d.
+@dataclass(frozen=True)
+class _Places:
+    """Where to write in a tensor.
 
-    Args:
-        op: Writes on the dtype of ``base``.
-        base: The tensor that is written to.
-        dim: The dimension that ``index`` counts along.
-        index: Where to write.
-        one: Whether ``index`` is a vector, of positions of all that lies along the others.
+    Attributes:
+        base: The tensor, of one dimension at least, in the dtype that is computed in.
+        index: For each place of its shape, which element along ``axis`` it means.
+        axis: The dimension, not negative.
+        flat: Whether ``base`` was a tensor without dimensions, and the result is.
     """
-    flat = rank_of(base) == 0
-    base, index = lifted(op, base), lifted(op, op.cast(index, torch.int64))
-    rank = rank_of(base) or 1
-    axis = parsed(dim, "i") % rank
-    if one:
-        column = [1] * rank
-        column[axis] = -1
-        index = op("Reshape", index, op.ints(*column))
-        sizes = op.shape(base)
-        count = op.shape(index, [axis])
-        parts = [op("Slice", sizes, op.ints(0), op.ints(axis), op.ints(0)), count]
-        parts.append(op("Slice", sizes, op.ints(axis + 1), op.ints(rank), op.ints(0)))
-        index = op("Expand", index, op("Concat", *parts, axis_i=0))
-    return base, index, axis, flat
+
+    base: Any
+    index: Any
+    axis: int
+    flat: bool
+
+    @staticmethod
+    def of(op: Writer, base: Any, dim: int, index: Any, *, one: bool = False) -> _Places:
+        """Return the places of ``index``; of ``one`` that is a vector, all along the others."""
+        rank = rank_of(base)
+        value, places = op.cast(base), op.cast(index, torch.int64)
+        if rank == 0:
+            value = op("Reshape", value, op.ints(1))
+        axis, rank = dim % (rank or 1), rank or 1
+        if one:
+            column = [1] * rank
+            column[axis] = -1
+            places = op("Reshape", places, op.ints(*column))
+            sizes = op.shape(value)
+            count = op.shape(places, [axis])
+            parts = [op("Slice", sizes, op.ints(0), op.ints(axis), op.ints(0)), count]
+            parts.append(op("Slice", sizes, op.ints(axis + 1), op.ints(rank), op.ints(0)))
+            places = op("Expand", places, op("Concat", *parts, axis_i=0))
+        elif rank_of(index) == 0:
+            places = op("Reshape", places, op.ints(1))
+        return _Places(value, places, axis, flat=rank_of(base) == 0)
+
+    def result(self, op: Writer, value: Any) -> Any:
+        """Return what was written as the result of the node."""
+        return op.cast(op("Squeeze", value, op.ints(0)) if self.flat else value, op.result)
 
 
-def _writer(g: Any, base: Any) -> Writer:
-    return Writer(g, result_dtype(g) or dtype_of(base) or torch.float32)
-
-
-def _done(op: Writer, value: Any, flat: bool) -> Any:
-    return op("Squeeze", value, op.ints(0)) if flat else value
-
-
-def scatter(g: Any, base: Any, dim: Any, index: Any, source: Any, reduce: Any = None) -> Any:
+def scatter(op: Writer, base: Any, dim: int, index: Any, source: Any, reduce: str = "") -> Any:
     """``torch.scatter`` of a number, or of as much of a tensor as there are indices."""
-    op = _writer(g, base)
-    base, index, axis, flat = _along(op, base, dim, index)
-    kind = "" if reduce is None else _REDUCTIONS[parsed(reduce, "s")]
-    source = _sized(op, source, index)
-    return _done(op, _scattered(op, base, index, source, axis, kind), flat)
+    to = _Places.of(op, base, dim, index)
+    kind = _REDUCTIONS[reduce] if reduce else ""
+    source = _sized(op, source, to.index)
+    return to.result(op, _scattered(op, to.base, to.index, source, to.axis, kind))
 
 
 def _sized(op: Writer, source: Any, index: Any) -> Any:
     """Return ``source`` in the shape of ``index``: its first elements, or the number spread."""
-    sizes, source = op.shape(index), op.cast(source)
-    rank = rank_of(source)
+    sizes = op.shape(index)
+    if isinstance(source, int | float):
+        return op("Expand", op.number(source), sizes)
+    rank, source = rank_of(source), op.cast(source)
     if rank == 0:
         return op("Expand", source, sizes)
     return op("Slice", source, op.ints(*[0] * rank), sizes, op.ints(*range(rank)))
 
 
-def scatter_add(g: Any, base: Any, dim: Any, index: Any, source: Any) -> Any:
+def scatter_add(op: Writer, base: Any, dim: int, index: Any, source: Any) -> Any:
     """``torch.scatter_add``."""
-    op = _writer(g, base)
-    base, index, axis, flat = _along(op, base, dim, index)
-    added = _scattered(op, base, index, _sized(op, source, index), axis, "add")
-    return _done(op, added, flat)
+    return scatter(op, base, dim, index, source, "add")
 
 
 def scatter_reduce(
-    g: Any, base: Any, dim: Any, index: Any, source: Any, reduce: Any, include: Any
+    op: Writer, base: Any, dim: int, index: Any, source: Any, reduce: str, include: bool = True
 ) -> Any:
     """``torch.scatter_reduce``, which may leave out what was in the places before."""
-    op = _writer(g, base)
-    base, index, axis, flat = _along(op, base, dim, index)
-    name, included = parsed(reduce, "s"), parsed(include, "b")
-    source = _sized(op, source, index)
-    sizes = op.shape(index)
-    first = base
-    if not included:
-        nothing = op("Expand", op.number(_neutral(name, op.dtype)), sizes)
-        first = _scattered(op, base, index, nothing, axis)
-    result = _scattered(op, first, index, source, axis, _REDUCTIONS[name])
-    if name == "mean":
+    to = _Places.of(op, base, dim, index)
+    return _reduced(op, to, _sized(op, source, to.index), reduce, include)
+
+
+def _reduced(op: Writer, to: _Places, source: Any, reduce: str, include: bool) -> Any:
+    sizes, first = op.shape(to.index), to.base
+    if not include:
+        nothing = op("Expand", op.number(_neutral(reduce, op.dtype)), sizes)
+        first = _scattered(op, to.base, to.index, nothing, to.axis)
+    result = _scattered(op, first, to.index, source, to.axis, _REDUCTIONS[reduce])
+    if reduce == "mean":
         ones = op("Expand", op.number(1), sizes)
-        counts = op("Expand", op.number(int(included)), op.shape(base))
-        counts = _scattered(op, counts, index, ones, axis, "add")
+        counts = op("Expand", op.number(int(include)), op.shape(to.base))
+        counts = _scattered(op, counts, to.index, ones, to.axis, "add")
         result = _quotient(op, result, op("Max", counts, 1))
-    return _done(op, result, flat)
+    return to.result(op, result)
 
 
 def _neutral(name: str, dtype: torch.dtype) -> float:
@@ -140,30 +139,39 @@ def _quotient(op: Writer, total: Any, count: Any) -> Any:
     return op("Div", op("Sub", total, rest), count)
 
 
-def index_add(g: Any, base: Any, dim: Any, index: Any, source: Any, alpha: Any = None) -> Any:
+def index_add(op: Writer, base: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:
     """``torch.index_add``, also of an index that names a place twice."""
-    op = _writer(g, base)
-    base, index, axis, flat = _along(op, base, dim, index, one=True)
-    source = lifted(op, op.cast(source))
-    if alpha is not None and not torch_exporter.is_none(alpha):
-        source = op("Mul", source, op.cast(alpha))
-    source = op("Reshape", source, op.shape(index))
-    return _done(op, _scattered(op, base, index, source, axis, "add"), flat)
+    to = _Places.of(op, base, dim, index, one=True)
+    source = op.cast(source)
+    if alpha != 1:
+        source = op("Mul", source, alpha)
+    source = op("Reshape", source, op.shape(to.index))
+    return to.result(op, _scattered(op, to.base, to.index, source, to.axis, "add"))
 
 
-def index_fill(g: Any, base: Any, dim: Any, index: Any, value: Any) -> Any:
+def index_reduce(
+    op: Writer, base: Any, dim: int, index: Any, source: Any, reduce: str, include: bool = True
+) -> Any:
+    """``torch.index_reduce``, as ``scatter_reduce`` of all that lies along the others."""
+    to = _Places.of(op, base, dim, index, one=True)
+    source = op("Reshape", op.cast(source), op.shape(to.index))
+    return _reduced(op, to, source, reduce, include)
+
+
+def index_fill(op: Writer, base: Any, dim: int, index: Any, value: Any) -> Any:
     """``torch.index_fill``."""
-    op = _writer(g, base)
-    base, index, axis, flat = _along(op, base, dim, index, one=True)
-    filled = op("Expand", op.cast(value), op.shape(index))
-    return _done(op, _scattered(op, base, index, filled, axis), flat)
+    to = _Places.of(op, base, dim, index, one=True)
+    filled = op.number(value) if isinstance(value, int | float) else op.cast(value)
+    filled = op("Expand", filled, op.shape(to.index))
+    return to.result(op, _scattered(op, to.base, to.index, filled, to.axis))
 
 
 SCATTERS: dict[str, Symbolic] = {
-    "aten::scatter": scatter,
-    "aten::scatter_add": scatter_add,
-    "aten::scatter_reduce": scatter_reduce,
-    "aten::index_add": index_add,
-    "aten::index_fill": index_fill,
+    "aten::scatter": Whole(scatter),
+    "aten::scatter_add": Whole(scatter_add),
+    "aten::scatter_reduce": Whole(scatter_reduce),
+    "aten::index_add": Whole(index_add),
+    "aten::index_reduce": Whole(index_reduce),
+    "aten::index_fill": Whole(index_fill),
 }
 """Operators of this file."""

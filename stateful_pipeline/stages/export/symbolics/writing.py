@@ -65,6 +65,8 @@ class Writer:
     def cast(self, value: Any, dtype: torch.dtype | None = None) -> Any:
         """Return ``value``, a tensor or a number, in this writer's dtype or in another."""
         wanted = dtype or self.dtype
+        if isinstance(value, int | float):
+            return self.of(wanted).number(value)
         known = constant_of(value)
         if known is not None:
             return self.graph.op("Constant", value_t=known.to(wanted))
@@ -119,7 +121,10 @@ def rank_of(value: Any) -> int:
     Raises:
         RuntimeError: It is not known.
     """
-    rank = torch_exporter.rank(value)
+    if isinstance(value, ir.Value):
+        rank = None if value.shape is None else value.shape.rank()
+    else:
+        rank = torch_exporter.rank(value)
     if rank is None:
         raise RuntimeError("an operator needs the rank of a tensor, which is not known")
     return rank
