@@ -8,11 +8,8 @@ goes through this file.
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import re
-import sys
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +20,7 @@ from torch import nn
 
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.torch_internals import missing_of_sizes, refuse_missing
+from stateful_pipeline.model.user_code import is_user_file
 
 Graph: TypeAlias = Any  # torch._C.Graph, of which the stubs lack the half
 Block: TypeAlias = Any
@@ -36,6 +34,8 @@ _NEEDED = {
     "TensorType": ("with_sizes", "with_dtype"),
 }
 _FUNCTIONS = ("_jit_pass_inline", "_jit_pass_dce", "_jit_pass_lint", "_create_function_from_graph")
+_MOST_LOOKED_AT = 64
+"""So many operators are looked at for the user's line before one that has none."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -62,41 +62,9 @@ def script(module: nn.Module) -> torch.jit.ScriptModule:
     """Return ``torch.jit.script(module)``; a ScriptModule comes back as it is."""
     if isinstance(module, torch.jit.ScriptModule):
         return module
-    with quiet_scripting(), _resolved_annotations(module):
+    with quiet_scripting():
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
     return scripted
-
-
-@contextmanager
-def _resolved_annotations(module: nn.Module) -> Iterator[None]:
-    """Let the annotations of classes be types while they are scripted.
-
-    Under ``from __future__ import annotations`` they are strings, which the compiler resolves in
-    signatures only.
-    """
-    held: dict[type, dict[str, Any]] = {}
-    for cls in {type(inner) for inner in module.modules()}:
-        own = inspect.get_annotations(cls)
-        if any(isinstance(annotation, str) for annotation in own.values()):
-            held[cls] = own
-    try:
-        for cls, own in held.items():
-            cls.__annotations__ = {name: _resolved(cls, text) for name, text in own.items()}
-        yield
-    finally:
-        for cls, own in held.items():
-            cls.__annotations__ = own
-
-
-def _resolved(cls: type, annotation: Any) -> Any:
-    """Return the type that a string names in the module of ``cls``, or the string itself."""
-    if not isinstance(annotation, str):
-        return annotation
-    space = {**vars(typing), **vars(sys.modules[cls.__module__])}
-    try:
-        return eval(annotation, space, dict(vars(cls)))  # noqa: S307 - the user's own source text
-    except Exception:  # noqa: BLE001 - the compiler says what is wrong with it
-        return annotation
 
 
 def inlined_graph(module: torch.jit.ScriptModule, method: str) -> Graph:
@@ -174,12 +142,22 @@ def _range_of(node: Node) -> str:
 
 
 def written_place_of(node: Node) -> Place | None:
-    """Return the line of a file that made ``node``, or the last one before it in its block."""
-    place = place_of(node)
-    while place is not None and place.file.startswith("<") and node.prev().kind() != "prim::Return":
-        node = node.prev()
-        place = place_of(node) or place
-    return place
+    """Return the line of the user's that made ``node``, or the last one before it.
+
+    What torch's own functions are made of is in their files, or in none.
+    """
+    first = place_of(node)
+    place = first
+    for _ in range(_MOST_LOOKED_AT):
+        if place is not None and is_user_file(place.file):
+            return place
+        before = node.prev()
+        if before.kind() == "prim::Return":  # the first of its block
+            before = node.owningBlock().owningNode()
+        if before is None:
+            break
+        node, place = before, place_of(before)
+    return first
 
 
 def source_of(node: Node, *, to_the_end: bool = False) -> str:

@@ -31,6 +31,7 @@ class ScriptProgram:
         states: Names of the states.
         ports: The descriptions that :meth:`given` and :meth:`made` return.
         raises: Lines of the module that raise under a condition; the graph goes on there.
+        later: Names of the states after a call, where they are others than before it.
     """
 
     frontend = "torchscript"
@@ -42,6 +43,12 @@ class ScriptProgram:
     states: tuple[str, ...]
     ports: tuple[tuple[Port, ...], tuple[Port, ...]]
     raises: tuple[Place, ...] = ()
+    later: tuple[str, ...] | None = None
+
+    @property
+    def states_after(self) -> tuple[str, ...]:
+        """Names of the states after a call."""
+        return self.states if self.later is None else self.later
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_function", jit.function_of(self.graph))
@@ -95,7 +102,7 @@ class ScriptProgram:
         count = len(self.outputs)
         return (
             dict(zip(self.outputs, results[:count], strict=True)),
-            dict(zip(self.states, results[count:], strict=True)),
+            dict(zip(self.states_after, results[count:], strict=True)),
         )
 
     def computes_in(self, dtypes: Sequence[torch.dtype]) -> bool:
@@ -111,7 +118,7 @@ class ScriptProgram:
         Args:
             title: The first line, as a comment.
         """
-        results = [*self.outputs, *(f"{name}_out" for name in self.states)]
+        results = [*self.outputs, *(f"{name}_out" for name in self.states_after)]
         names = [identifier(name) for name in results]
         graph = self.graph.copy()
         held = jit.name_results(graph, names)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from stateful_pipeline.errors import PipelineError, Place, StageError
-from stateful_pipeline.model import jit
+from stateful_pipeline.model import compiling, jit
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
-from stateful_pipeline.model.reference import Reference, exact_kernels, put
+from stateful_pipeline.model.reference import Reference, Step, exact_kernels, put
 from stateful_pipeline.model.scripted import class_name, methods
-from stateful_pipeline.model.shells import scriptable
-from stateful_pipeline.model.snapshot import Snapshot
+from stateful_pipeline.model.seen_attributes import before_call, note_attributes
+from stateful_pipeline.model.seen_types import SeenTypes, watching
+from stateful_pipeline.model.shells import Shells, scriptable
 from stateful_pipeline.model.user_code import is_user_file
 
+_WATCHED_STEPS = 4
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -45,6 +49,8 @@ class Scripted:
         text: Its code, calls inlined.
         python: Whether eager runs Python's code, which TorchScript compiles to something that is
             not the same everywhere.
+        paths: The first path of each submodule, by each path that it has.
+        limits: The most items that a deque keeps, by its path; to TorchScript, it is a list.
     """
 
     module: torch.jit.ScriptModule
@@ -53,6 +59,8 @@ class Scripted:
     outputs: tuple[str, ...]
     text: str
     python: bool
+    paths: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def code(self, title: str) -> str:
         """Return the code with ``title`` as its first line, a comment."""
@@ -72,15 +80,16 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
             user's line.
     """
     jit.require_supported()
+    compiling.require_supported()
     method = getattr(reference.call, "method", "forward")
-    [first] = reference.rollout(sizes, plan.steps(sizes, 0, 1))
+    first, seen = _first_call(reference, plan, sizes)
     try:
-        with Snapshot(reference.module), exact_kernels():
+        with reference.on_loan(), exact_kernels():
             for state in reference.states:
                 if state.number:  # an attribute that is 0 and will be 0.5 has the type of 0.0
                     put(reference.module, state, state.initial)
-            with scriptable(reference.module):
-                module = jit.script(reference.module)
+            with scriptable(reference.module, seen) as shells:
+                module = _compiled(reference.module, seen, shells)
                 _refuse_uncompiled(reference.module, module, method)
                 graph = jit.inlined_graph(module, method)
                 text = jit.code_of(module, method)
@@ -95,7 +104,39 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
         raise _refusal(error) from error
     schema = getattr(module, method).schema
     parameters = tuple(Parameter(a.name, a.default_value) for a in schema.arguments[1:])
-    return Scripted(module, graph, parameters, tuple(first.outputs), text, python)
+    outputs = tuple(first.outputs)
+    return Scripted(module, graph, parameters, outputs, text, python, shells.paths, shells.limits)
+
+
+def _first_call(
+    reference: Reference, plan: InputPlan, sizes: Mapping[str, int]
+) -> tuple[Step, SeenTypes]:
+    """Call the module once; return what that gave, and the types that it showed."""
+    with reference.on_loan():
+        before = before_call(reference.module)
+    steps = reference.rollout(sizes, plan.steps(sizes, 0, _WATCHED_STEPS))
+    with closing(steps) as rollout, watching() as seen:
+        step = next(rollout)
+        # The module is as that call left it until the rollout goes on.
+        note_attributes(seen, before, reference.module)
+        with suppress(StageError):  # it has been observed before, and may be at its end
+            deque(rollout, maxlen=0)
+    return step, seen
+
+
+def _compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.ScriptModule:
+    """Return a module's TorchScript, of its source as it is if no other form of it compiles."""
+    try:
+        with compiling.own_compiler(seen, shells.naming):
+            return jit.script(module)
+    except Exception as error:  # noqa: BLE001 - the compiler raises what it likes
+        if seen.learn(str(error)):
+            return _compiled(module, seen, shells)
+        try:
+            with compiling.own_compiler(None):
+                return jit.script(module)
+        except Exception:  # noqa: BLE001 - what it says of the first form holds for both
+            raise error from None
 
 
 def _refuse_uncompiled(module: nn.Module, scripted: torch.jit.ScriptModule, method: str) -> None:

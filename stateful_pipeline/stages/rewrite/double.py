@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from stateful_pipeline.model import jit
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.holders import leaves, write
 from stateful_pipeline.model.inputs import Input, InputPlan
+from stateful_pipeline.model.phased_program import PaddedProgram, PhasedProgram
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, Tensors
 from stateful_pipeline.model.script_program import ScriptProgram
@@ -32,13 +33,15 @@ def in_float64(reference: Reference, plan: InputPlan) -> tuple[Reference, InputP
     module = copy.deepcopy(reference.module)
     _widen(module)
     states = [replace(state, initial=_wide(state.initial)) for state in reference.states]
-    inputs = [
-        replace(value, dtype=torch.float64, sampler=_Widened(value))
-        if value.dtype in _NARROW
-        else value
-        for value in plan.inputs
-    ]
-    return reference.with_module(module, states), InputPlan(inputs)
+    wide = InputPlan(
+        [
+            replace(value, dtype=torch.float64, sampler=_Widened(value))
+            if value.dtype in _NARROW
+            else value
+            for value in plan.inputs
+        ]
+    )
+    return reference.with_module(module, states, wide), wide
 
 
 def _widen(module: nn.Module) -> None:
@@ -68,17 +71,54 @@ class _Widened:
         return self.narrow.sampler(shape, self.narrow.dtype, step, generator).to(dtype)
 
 
-def wide_program(program: Program, *, as_written: bool) -> WideProgram | WideScript:
+class Wide(Protocol):
+    """A program whose weights and constants are float64."""
+
+    def run(self, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run one step: ``(outputs, new states)``, both by name."""
+        ...
+
+
+def wide_program(program: Program, *, as_written: bool) -> Wide:
     """Return ``program`` with weights and constants in float64.
 
     Args:
         program: The program.
         as_written: Whether operators keep the float types that they name.
     """
+    if isinstance(program, PhasedProgram):
+        return _WidePhases(program, as_written=as_written)
+    if isinstance(program, PaddedProgram):
+        return _WidePadded(program, as_written=as_written)
     if isinstance(program, ScriptProgram):
         return WideScript(program, as_written=as_written)
     assert isinstance(program, ExportProgram)
     return WideProgram(program, as_written=as_written)
+
+
+class _WidePhases:
+    """A program with a graph for each phase, all of them float64."""
+
+    def __init__(self, program: PhasedProgram, *, as_written: bool) -> None:
+        self._phase = program.states[0]
+        self._programs = [wide_program(p, as_written=as_written) for p in program.programs]
+
+    def run(self, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run one step: ``(outputs, new states)``, both by name."""
+        return self._programs[int(states[self._phase])].run(states, inputs)
+
+
+class _WidePadded:
+    """A program that gives some of the states, with weights and constants in float64."""
+
+    def __init__(self, program: PaddedProgram, *, as_written: bool) -> None:
+        self._padded = program
+        self._wide = wide_program(program.program, as_written=as_written)
+
+    def run(self, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
+        """Run one step: ``(outputs, new states)``, both by name."""
+        outputs, after = self._wide.run(states, inputs)
+        return outputs, self._padded.complete(states, after)
 
 
 class WideScript:

@@ -21,8 +21,7 @@ from stateful_pipeline.model.reference import Reference, Tensors, exact_kernels
 from stateful_pipeline.model.schedule import changing
 from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.stages.rewrite.double import (
-    WideProgram,
-    WideScript,
+    Wide,
     in_float64,
     wide_program,
 )
@@ -69,6 +68,7 @@ def check_equal(
     Raises:
         StageError: They differ by more than rounding; the message names step and tensor.
     """
+    steps += reference.transient
     differences = _compare(program, reference, plan, sizes, steps, seed)
     total = steps * len(sizes)
     if not differences:
@@ -81,7 +81,7 @@ def check_equal(
 
 
 def _compare(
-    program: Program | WideProgram | WideScript,
+    program: Program | Wide,
     reference: Reference,
     plan: InputPlan,
     sizes: Sequence[Mapping[str, int]],
@@ -107,9 +107,7 @@ def _compare(
     return found
 
 
-def _run(
-    program: Program | WideProgram | WideScript, states: Tensors, inputs: Tensors
-) -> tuple[Tensors, Tensors]:
+def _run(program: Program | Wide, states: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
     try:
         return program.run(states, inputs)
     except PipelineError:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.model.discover import Discovery
 from stateful_pipeline.model.explicit_onnx import OnnxProgram
 from stateful_pipeline.model.exported import ExportProgram
-from stateful_pipeline.model.frontends import Captured
+from stateful_pipeline.model.frontends import Captured, capture_with
+from stateful_pipeline.model.phased_program import PaddedProgram, PhasedProgram
+from stateful_pipeline.model.phased_reference import PhasedReference
 from stateful_pipeline.model.program import Program
+from stateful_pipeline.model.reference import Reference
+from stateful_pipeline.model.scripting import Scripted
 from stateful_pipeline.model.settle import Wish
+from stateful_pipeline.model.sizes import fixed_sizes
 from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.stages.rewrite.functional import make_functional
 from stateful_pipeline.stages.rewrite.kept_shapes import check_states
@@ -44,13 +49,56 @@ def rewrite(
         return make_functional(captured, discovery.reference.states), discovery
     found: dict[str, Wish] = {}
     for _ in range(_MOST_ROUNDS):
-        explicit = make_explicit(captured, discovery.reference, subject.plan, sizes)
-        if not explicit.unseen:
-            check_states(explicit.program, discovery.reference.states)
-            return explicit.program, discovery
-        found |= dict.fromkeys(explicit.unseen, Wish())
+        program, unseen = _rewritten(captured, discovery.reference, subject, sizes)
+        if not unseen:
+            check_states(program, discovery.reference.states)
+            return program, discovery
+        found |= dict.fromkeys(unseen, Wish())
         discovery = replace(subject, wishes={**found, **subject.wishes}).discover()
+        if isinstance(captured, PhasedProgram):  # each phase has the states that it was given
+            again = capture_with("torchscript", discovery.reference, subject.plan, sizes)
+            assert isinstance(again, PhasedProgram)  # it has been one before
+            captured = again
     raise StageError(
-        f"the graph stores to {', '.join(explicit.unseen)}, which cannot be made states",
-        stage="rewrite",
+        f"the graph stores to {', '.join(unseen)}, which cannot be made states", stage="rewrite"
     )
+
+
+def _rewritten(
+    captured: Scripted | PhasedProgram,
+    reference: Reference,
+    subject: Subject,
+    sizes: Mapping[str, int],
+) -> tuple[Program, Sequence[str]]:
+    """Return ``captured`` as a pure function, and what it stores to that is no state yet."""
+    if isinstance(captured, Scripted):
+        explicit = make_explicit(captured, reference, subject.plan, sizes)
+        return explicit.program, explicit.unseen
+    assert isinstance(reference, PhasedReference)
+    return _each_phase(captured, reference, subject, sizes)
+
+
+def _each_phase(
+    captured: PhasedProgram,
+    reference: PhasedReference,
+    subject: Subject,
+    sizes: Mapping[str, int],
+) -> tuple[PhasedProgram, Sequence[str]]:
+    programs: list[Program] = []
+    unseen: dict[str, None] = {}
+    for index, one in enumerate(captured.programs):
+        if isinstance(one, ExportProgram):
+            programs.append(make_functional(one, reference.states))
+            continue
+        phase = reference.alone_at(index)
+        with phase.on_loan():
+            later = reference.states_in(phase.next)
+            explicit = make_explicit(one, phase, subject.plan, sizes, later)
+        unseen |= dict.fromkeys(explicit.unseen)
+        if not explicit.unseen:
+            reference.check_left(index, explicit.held)
+        fixed = fixed_sizes(reference.axes)
+        padded = PaddedProgram(explicit.program, reference.states, phase.next, fixed)
+        check_states(padded, reference.states)
+        programs.append(padded)
+    return PhasedProgram(tuple(programs)).checked(), list(unseen)

@@ -51,6 +51,8 @@ class Attributes:
         fixed: The axes that have one size, with it.
         submodules: The path by which each submodule is known, by each path that it has.
         constants: The constants of attributes that are fixed, by path.
+        limits: The most items that a deque keeps, by path.
+        later: Its states after the call, where they are others.
 
     Attributes:
         weights: The weights that were loaded, by the name of their input, in the order of inputs.
@@ -60,6 +62,8 @@ class Attributes:
         tensors: The module's own tensors.
         stored_at: The first line that stores something else to an attribute than it held.
         constants: The constants of attributes that are fixed, by path.
+        appearing: The paths of states after the call that are none before it.
+        vanishing: The paths of states before the call that are none after it.
     """
 
     def __init__(
@@ -70,8 +74,14 @@ class Attributes:
         fixed: Mapping[str, int],
         submodules: Mapping[str, str],
         constants: Mapping[str, Any],
+        limits: Mapping[str, int],
+        later: Sequence[StateDef] | None = None,
     ) -> None:
-        self._writer, self._module, self._states = writer, module, states
+        self._writer, self._module, self._limits = writer, module, limits
+        self._later = states if later is None else later
+        before = {place for state in states for place in state.places}
+        self.appearing = {place for state in self._later for place in state.places} - before
+        self.vanishing = before - {place for state in self._later for place in state.places}
         self._submodules, self.constants = submodules, constants
         self._outermost: Scope = writer.scope
         self._by_path: dict[str, Root] = {}
@@ -143,7 +153,7 @@ class Attributes:
             kinds = [jit.TENSOR if isinstance(item, Ref) else None for item in items]
             element = kinds[0] if kinds and kinds[0] is not None else _element(value)
             root = self._new(f"'{path}'", path, Elements(items))
-            root.element = element
+            root.element, root.limit = element, self._limits.get(path)
             return List(root)
         if isinstance(value, dict):
             held = tuple(self._held_at(f"{path}.{key}", item) for key, item in value.items())
@@ -184,7 +194,13 @@ class Attributes:
         elif isinstance(what, List | Table):
             content = self._writer.content(what.root)
             if not isinstance(content, Elements):
-                raise StateError("its length changes from call to call", attribute=path)
+                raise StateError(
+                    "how long it is after a call depends on values",
+                    attribute=path,
+                    place=self._writer.written_at.get(what.root) or self._stored(path),
+                    hint="let it have one length on every path, or keep a tensor of the largest "
+                    "size and a count of what is used",
+                )
             numbers = [str(i) for i in range(len(content.items))]
             keys, items = [str(key.value) for key in content.keys] or numbers, content.items
         else:
@@ -192,6 +208,22 @@ class Attributes:
             return
         for key, item in zip(keys, items, strict=True):
             yield from self.leaves(f"{path}.{key}", item)
+
+    def _stored(self, path: str) -> Place | None:
+        """Return the first line that stores to the attribute that ``path`` is in."""
+        for slot, place in self.stored_at.items():
+            if f"{path}.".startswith(f"{joined(slot)}."):
+                return place
+        return None
+
+    def held(self) -> dict[str, str]:
+        """Return what the attributes that were loaded hold now, in words, by path."""
+        return {
+            path: _word(what)
+            for slot in self.initial
+            for path, what in self.leaves(joined(slot), self._writer.scope.pointer(slot))
+            if not isinstance(what, Object)
+        }
 
     # --- stores ------------------------------------------------------------------------------
 
@@ -203,7 +235,7 @@ class Attributes:
         """
         before = self.load(path, name)
         slot = (path, name)
-        fixed = joined(slot) in self.constants
+        fixed = joined(slot) in self.constants or joined(slot) in self.appearing
         if isinstance(before, Known) and before != what and not is_number(before) and not fixed:
             raise StateError(
                 f"forward stores to this attribute, a {type(before.value).__name__}, which an "
@@ -225,7 +257,7 @@ class Attributes:
         Raises:
             StateError: Places that held one tensor before the call hold two after it.
         """
-        for state in self._states:
+        for state in self._later:
             meant = [self._at(path) for path in state.paths]
             if any(ref != meant[0] for ref in meant):
                 raise StateError(
@@ -243,6 +275,9 @@ class Attributes:
 
     def _check_parts(self, state: StateDef, whole: Ref) -> None:
         """Refuse a state with views of it that a call may tear apart."""
+        if self.appearing & set(state.places):
+            self._refuse_new_parts(state)
+            return
         places = {path: self._parts[path] for part in state.parts for path in part.paths}
         places |= {state.paths[0]: Ref(self._by_path[state.paths[0]])} if places else {}
         for path, before in places.items():
@@ -255,6 +290,12 @@ class Attributes:
                     place=self.stored_at.get(_slot(path)),
                     hint="change it in place, or make the view in forward",
                 )
+
+    def _refuse_new_parts(self, state: StateDef) -> None:
+        if state.parts:
+            raise StateError(
+                "is created together with views of it", attribute=state.name, hint="copy them"
+            )
 
     def _number_after(self, state: StateDef, what: Any) -> Held:
         """Return a number as a 0-d tensor."""
@@ -309,6 +350,12 @@ _NUMBERS: dict[torch.dtype, tuple[str, Any]] = {
 def is_number(what: Any) -> bool:
     """Whether an abstract value is a number or a flag."""
     return isinstance(what, Plain) or (isinstance(what, Known) and type(what.value) in DTYPES)
+
+
+def _word(what: Any) -> str:
+    if isinstance(what, Ref):
+        return "Tensor"
+    return str(what.value.type()) if isinstance(what, Plain) else repr(getattr(what, "value", None))
 
 
 def _slot(path: str) -> Slot:

@@ -146,7 +146,11 @@ class _Join:
             items = [self.join(x, y) for x, y in zip(a.items, b.items, strict=True)]
             return Elements(tuple(items), a.keys)
         if (isinstance(a, Elements) and a.keys) or (isinstance(b, Elements) and b.keys):
-            raise self._writer.refusal(f"{root.origin} has other keys in one branch")
+            raise self._writer.refusal(
+                f"{root.origin} has other keys in one branch",
+                "let it have the same keys on every path",
+                self._writer.written_at.get(root),
+            )
         left = self._as_list(self._left, a, root.element)
         right = self._as_list(self._right, b, root.element)
         fakes = [content.fake for content in (left, right) if content.fake is not None]

@@ -14,11 +14,19 @@ from typing import Any
 
 import torch
 
-from stateful_pipeline.errors import StateError
+from stateful_pipeline.errors import Place, StateError
 from stateful_pipeline.model.parts import overlap
 from stateful_pipeline.stages.rewrite.torchscript.attributes import Attributes, is_number, joined
 from stateful_pipeline.stages.rewrite.torchscript.scope import Slot
-from stateful_pipeline.stages.rewrite.torchscript.values import Held, Ref, Root, roots_of
+from stateful_pipeline.stages.rewrite.torchscript.values import (
+    Held,
+    Plain,
+    Ref,
+    Root,
+    Table,
+    roots_of,
+)
+from stateful_pipeline.stages.rewrite.torchscript.values import Sequence as List
 from stateful_pipeline.stages.rewrite.torchscript.writer import Writer
 
 
@@ -54,14 +62,19 @@ class Changes:
         """Yield the paths at which an attribute holds another tensor than before the call."""
         before = self._attributes.initial[slot]
         after = self._after(slot)
-        if before.keys() != after.keys():
+        appearing, vanishing = self._attributes.appearing, self._attributes.vanishing
+        if after.keys() - before.keys() - appearing or before.keys() - after.keys() - vanishing:
             raise StateError(
                 "a container's length or keys change from call to call",
                 attribute=joined(slot),
-                place=self._attributes.stored_at.get(slot),
+                place=self._place(slot),
+                hint="let it be as long after a call as before it",
             )
+        for path in sorted(before.keys() & after.keys() & vanishing):
+            if isinstance(after[path], Ref | Plain):
+                raise StateError("is still there after the call", attribute=path)
         for path, first in before.items():
-            if first == after[path]:
+            if first == after.get(path) or path in appearing | vanishing:
                 continue
             numbers = is_number(first) and is_number(after[path])
             if not numbers and not (isinstance(first, Ref) and isinstance(after[path], Ref)):
@@ -72,6 +85,13 @@ class Changes:
                     hint="give it its final type in the constructor",
                 )
             yield path
+
+    def _place(self, slot: Slot) -> Place | None:
+        """Return the line that changes the form of an attribute."""
+        stored = self._attributes.stored_at.get(slot)
+        meant = self._writer.scope.pointer(slot)
+        changed = isinstance(meant, List | Table)
+        return stored or (self._writer.written_at.get(meant.root) if changed else None)
 
     def _refuse_shared_memory(self) -> None:
         """Refuse a write in place to a tensor of whose memory another one has a part."""
@@ -98,10 +118,11 @@ class Changes:
         users: dict[Root, list[tuple[str, Any, Any]]] = defaultdict(list)
         for slot, before in self._attributes.initial.items():
             after = self._after(slot)
-            for path, first in before.items():
-                if isinstance(after[path], Ref):
+            for path, now in after.items():
+                if isinstance(now, Ref):
+                    first = before.get(path)
                     for root in {r for b in roots_of(after[path].base) for r in aliases.above(b)}:
-                        users[root].append((path, first.base, after[path]))
+                        users[root].append((path, getattr(first, "base", None), now))
         for together in users.values():
             for (a, one, x), (b, other, y) in itertools.combinations(together, 2):
                 found = [r for r in (one, other) if r in self._written and one is not other]

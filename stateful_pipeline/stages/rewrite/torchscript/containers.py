@@ -11,7 +11,7 @@ from typing import Any
 from stateful_pipeline.model import jit
 from stateful_pipeline.stages.rewrite.torchscript.branches import choose
 from stateful_pipeline.stages.rewrite.torchscript.loops import NeedsUnrollingError
-from stateful_pipeline.stages.rewrite.torchscript.scalars import symbolic
+from stateful_pipeline.stages.rewrite.torchscript.number_lists import NUMBER_LISTS, number
 from stateful_pipeline.stages.rewrite.torchscript.values import (
     Elements,
     Group,
@@ -46,6 +46,8 @@ def unpack(writer: Writer, what: Any, types: list[Any]) -> list[Any]:
         return list(what.items)
     content = writer.content(what.root)
     if isinstance(content, Elements):
+        if len(content.items) != len(types):
+            raise writer.refusal(f"{len(content.items)} values are unpacked into {len(types)}")
         return list(content.items)
     outputs = writer.node_of("prim::ListUnpack", [content.value], types)
     return [_item(writer, output, what, content) for output in outputs]
@@ -82,7 +84,7 @@ def _get(writer: Writer, arguments: list[Any], kind: str) -> Any:
             return content.items[key.value]
         except IndexError as error:
             raise writer.refusal(f"index {key.value} is out of range of a list") from error
-    if isinstance(content, Elements) and any(isinstance(item, Ref) for item in content.items):
+    if isinstance(content, Elements) and not all(map(_is_number, content.items)):
         return _chosen(writer, content.items, _index(writer, key, content.items))
     values = [writer.list_content(what), writer.value(key)]
     [output] = writer.node_of(kind, values, [what.element])
@@ -90,18 +92,8 @@ def _get(writer: Writer, arguments: list[Any], kind: str) -> Any:
     return _item(writer, output, what, Opaque(values[0], fake))
 
 
-def _sum(writer: Writer, arguments: list[Any], kind: str) -> Any:
-    """The sum of a list of numbers, from left to right."""
-    content = writer.content(arguments[0].root)
-    element = arguments[0].element
-    if not isinstance(content, Elements):
-        raise writer.refusal("a list is summed whose length is not known", "use a tensor")
-    total: Any = Known(0.0 if element == jit.FLOAT else 0)
-    for item in content.items:
-        values = [writer.value(total), writer.value(item)]
-        [added] = writer.node_of("aten::add", values, [element])
-        total = Plain(added, writer.scope)
-    return total
+def _is_number(item: Any) -> bool:
+    return isinstance(item, Known | Plain)
 
 
 def _key(writer: Writer, content: Elements, key: Any) -> int:
@@ -137,15 +129,15 @@ def _index(writer: Writer, key: Any, items: Sequence[Any]) -> Any:
             f"a list of {len(items)} tensors is indexed with a number known only at run time",
             "stack the tensors into one, and index that",
         )
-    return _number(writer, "aten::remainder", jit.INT, key, Known(len(items)))
+    return number(writer, "aten::remainder", jit.INT, key, Known(len(items)))
 
 
 def _chosen(writer: Writer, items: Sequence[Any], index: Any) -> Any:
     """Return the item of a list that a number says, where this is known only at run time."""
     found = items[-1]
-    for number in reversed(range(len(items) - 1)):
-        here = _number(writer, "aten::eq", jit.BOOL, index, Known(number))
-        [found] = choose(writer, here, _giving(items[number]), _giving(found))
+    for place in reversed(range(len(items) - 1)):
+        here = number(writer, "aten::eq", jit.BOOL, index, Known(place))
+        [found] = choose(writer, here, _giving(items[place]), _giving(found))
     return found
 
 
@@ -156,11 +148,11 @@ def _giving(what: Any) -> Action:
 def _replaced(writer: Writer, items: Sequence[Any], index: Any, item: Any) -> list[Any]:
     """Return the items of a list after one was assigned, where a number says which."""
 
-    def either(number: int, before: Any) -> Any:
-        here = _number(writer, "aten::eq", jit.BOOL, index, Known(number))
+    def either(place: int, before: Any) -> Any:
+        here = number(writer, "aten::eq", jit.BOOL, index, Known(place))
         return choose(writer, here, _giving(item), _giving(before))[0]
 
-    return [either(number, before) for number, before in enumerate(items)]
+    return [either(place, before) for place, before in enumerate(items)]
 
 
 def _set(writer: Writer, arguments: list[Any], kind: str) -> Any:
@@ -200,10 +192,18 @@ def _extend(writer: Writer, arguments: list[Any], kind: str) -> Any:
 def _extended(writer: Writer, what: List, items: list[Any]) -> List:
     content = writer.content(what.root)
     if isinstance(content, Elements):
-        writer.store(what.root, Elements((*content.items, *items)))
+        limit = what.root.limit
+        kept = [*content.items, *items]
+        writer.store(what.root, Elements(tuple(kept if limit is None else kept[-limit:])))
         return what
-    if not jit.is_tensor_type(what.element):
-        raise writer.refusal("a list of numbers grows in a loop", "let it hold tensors")
+    if not jit.is_tensor_type(what.element) or what.root.limit is not None:
+        if writer.may_unroll:
+            raise NeedsUnrollingError
+        what_grows = "a list of numbers" if what.root.limit is None else "a deque"
+        raise writer.refusal(
+            f"{what_grows} grows in a loop, or in one branch alone",
+            "let it hold tensors, and be a list" if what.root.limit is None else "let it be full",
+        )
     values = [writer.value(item) for item in items]
     more = writer.list_value(values, jit.element_type(content.value.type()))
     [output] = writer.node_of("aten::add", [content.value, more], [more.type()])
@@ -226,11 +226,15 @@ def _changed(change: Callable[[list[Any], int, list[Any]], Any]) -> Callable[...
         what = arguments[0]
         content = writer.content(what.root)
         if not isinstance(content, Elements) or content.keys:
-            raise writer.refusal(f"{kind} on a list that grows in a loop, or on a dict")
+            raise writer.refusal(
+                f"{kind} on a list whose length depends on values, or on a dict",
+                "let the list have one length on every path, or use a tensor",
+            )
         items = list(content.items)
         index = _known(writer, arguments[1]) if len(arguments) > 1 else 0
         result = change(items, index, arguments[2:])
-        writer.store(what.root, Elements(tuple(items)))
+        # Of what a full deque takes on the left, it lets as much go on the right.
+        writer.store(what.root, Elements(tuple(items[: what.root.limit])))
         return what if result is None else result
 
     return handle
@@ -239,6 +243,8 @@ def _changed(change: Callable[[list[Any], int, list[Any]], Any]) -> Callable[...
 def _concatenate(writer: Writer, arguments: list[Any], kind: str) -> Any:
     contents = [writer.content(argument.root) for argument in arguments]
     first = arguments[0]
+    if any(argument.root.limit is not None for argument in arguments):
+        raise writer.refusal("two deques are joined into a new one", "use append or extend")
     if all(isinstance(content, Elements) for content in contents):
         return new_list(writer, [i for content in contents for i in content.items], first.element)
     values = [writer.list_content(argument) for argument in arguments]
@@ -267,12 +273,12 @@ def _contains(writer: Writer, arguments: list[Any], kind: str) -> Any:
             raise writer.refusal("whether a list of tensors contains one depends on values")
         same = Known(wanted == item)
         if not isinstance(wanted, Known) or not isinstance(item, Known):
-            same = _number(writer, "aten::eq", jit.BOOL, wanted, item)
+            same = number(writer, "aten::eq", jit.BOOL, wanted, item)
         if same == Known(True):
             return same
         if same != Known(False):
             either = found == Known(False)
-            found = same if either else _number(writer, "aten::__or__", jit.BOOL, found, same)
+            found = same if either else number(writer, "aten::__or__", jit.BOOL, found, same)
     return found
 
 
@@ -285,7 +291,7 @@ def _equal(writer: Writer, arguments: list[Any], kind: str) -> Any:
     if len(a.items) != len(b.items):
         return Known(negated)
     parts = [
-        _number(writer, "aten::eq", jit.BOOL, x, y) for x, y in zip(a.items, b.items, strict=True)
+        number(writer, "aten::eq", jit.BOOL, x, y) for x, y in zip(a.items, b.items, strict=True)
     ]
     if Known(False) in parts:
         return Known(negated)
@@ -294,22 +300,19 @@ def _equal(writer: Writer, arguments: list[Any], kind: str) -> Any:
         return Known(not negated)
     result = open_[0]
     for part in open_[1:]:
-        result = _number(writer, "aten::__and__", jit.BOOL, result, part)
-    return _number(writer, "aten::__not__", jit.BOOL, result) if negated else result
-
-
-def _number(writer: Writer, kind: str, type_: Any, *arguments: Any) -> Any:
-    """Return the result of an operator on numbers: a constant where that is known."""
-    found = symbolic(kind, list(arguments))
-    if isinstance(found, Known):
-        return found
-    [output] = writer.node_of(kind, [writer.value(what) for what in arguments], [type_])
-    return Plain(output, writer.scope, found)
+        result = number(writer, "aten::__and__", jit.BOOL, result, part)
+    return number(writer, "aten::__not__", jit.BOOL, result) if negated else result
 
 
 def _keys(writer: Writer, arguments: list[Any], kind: str) -> Any:
     content = writer.content(arguments[0].root)
     return new_list(writer, list(content.keys), jit.STRING)
+
+
+def _items(writer: Writer, arguments: list[Any], kind: str) -> Any:
+    content = writer.content(arguments[0].root)
+    pairs = [Group(pair) for pair in zip(content.keys, content.items, strict=True)]
+    return new_list(writer, pairs, None)
 
 
 def _values(writer: Writer, arguments: list[Any], kind: str) -> Any:
@@ -318,8 +321,8 @@ def _values(writer: Writer, arguments: list[Any], kind: str) -> Any:
 
 
 HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
+    **NUMBER_LISTS,
     "aten::len": _length,
-    "aten::sum": _sum,
     "aten::__getitem__": _get,
     "aten::_set_item": _set,
     "aten::append": _append,
@@ -330,10 +333,13 @@ HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
     "aten::eq": _equal,
     "aten::ne": _equal,
     "aten::list": lambda writer, arguments, kind: _copy(writer, arguments[0]),
-    "aten::copy": lambda writer, arguments, kind: _copy(writer, arguments[0]),
+    "aten::copy": lambda writer, arguments, kind: _copy(
+        writer, arguments[0], arguments[0].root.limit
+    ),
     "aten::__contains__": _contains,
     "aten::keys": _keys,
     "aten::values": _values,
+    "aten::items": _items,
     "aten::insert": _changed(lambda items, index, rest: items.insert(index, rest[0])),
     "aten::pop": _changed(lambda items, index, rest: items.pop(index)),
     "aten::clear": _changed(lambda items, index, rest: items.clear()),
@@ -343,7 +349,9 @@ HANDLERS: dict[str, Callable[[Writer, list[Any], str], Any]] = {
 """What operators on lists, dicts and tuples do, by kind."""
 
 
-def _copy(writer: Writer, what: List) -> List:
+def _copy(writer: Writer, what: List, limit: int | None = None) -> List:
     content = writer.content(what.root)
     sources = writer.sources_of(what.root) if isinstance(content, Opaque) else frozenset()
-    return writer.new_list(content, what.element, sources)
+    made = writer.new_list(content, what.element, sources)
+    made.root.limit = limit
+    return made

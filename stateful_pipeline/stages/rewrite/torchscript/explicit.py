@@ -17,7 +17,7 @@ from stateful_pipeline.errors import Place, StageError, StateError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.program import Port, dim_text, identifier
-from stateful_pipeline.model.reference import Reference
+from stateful_pipeline.model.reference import Reference, StateDef
 from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.model.scripting import Scripted
 from stateful_pipeline.model.sizes import fix_axes, fixed_sizes
@@ -49,14 +49,26 @@ _FUSED = ("aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_atte
 
 @dataclass(frozen=True)
 class Explicit:
-    """The rewritten program, and tensors that it changes although they are no states yet."""
+    """The rewritten program, and what it does to the module.
+
+    Attributes:
+        program: The program.
+        unseen: Tensors that it changes although they are no states yet.
+        held: What the module holds after a call in the attributes that forward names, by path:
+            ``Tensor``, ``int``, ``float``, ``bool``, ``None``, or the text of a constant.
+    """
 
     program: ScriptProgram
     unseen: tuple[str, ...]
+    held: Mapping[str, str]
 
 
 def make_explicit(
-    scripted: Scripted, reference: Reference, plan: InputPlan, hints: Mapping[str, int]
+    scripted: Scripted,
+    reference: Reference,
+    plan: InputPlan,
+    hints: Mapping[str, int],
+    later: Sequence[StateDef] | None = None,
 ) -> Explicit:
     """Rewrite ``scripted`` into a pure function.
 
@@ -65,6 +77,9 @@ def make_explicit(
         reference: The module with its states found.
         plan: The inputs.
         hints: A size of each axis, at which operators are tried.
+        later: The states after the call, where the module does not hold the same after it as
+            before: a list is longer, or there is a tensor in the place of None.  The program
+            then takes the states of ``reference`` and gives these.
 
     Raises:
         StateError: A state would be lost, or random numbers are drawn.
@@ -72,9 +87,9 @@ def make_explicit(
             the module's code.
     """
     try:
-        return _written(scripted, reference, plan, hints, unrolls=True)
+        return _written(scripted, reference, plan, hints, later, unrolls=True)
     except NeedsUnrollingError:  # by a loop that cannot be unrolled
-        return _written(scripted, reference, plan, hints, unrolls=False)
+        return _written(scripted, reference, plan, hints, later, unrolls=False)
 
 
 def _written(
@@ -82,6 +97,7 @@ def _written(
     reference: Reference,
     plan: InputPlan,
     hints: Mapping[str, int],
+    later: Sequence[StateDef] | None,
     *,
     unrolls: bool,
 ) -> Explicit:
@@ -90,10 +106,19 @@ def _written(
     writer = Writer(sizes, has_fast_path=fused, unrolls=unrolls)
     fixed = fixed_sizes(reference.axes)
     with sizes.active(), _no_collections():
-        paths = _paths(reference.module)
+        paths = scripted.paths or _paths(reference.module)
         call: Any = reference.call
         constants = under_first_paths(call.fixed, paths)
-        attributes = Attributes(writer, scripted.module, reference.states, fixed, paths, constants)
+        attributes = Attributes(
+            writer,
+            scripted.module,
+            reference.states,
+            fixed,
+            paths,
+            constants,
+            scripted.limits,
+            later,
+        )
         inputs = {
             value.name: _input(writer, value.name, fix_axes(value.shape, fixed), value.dtype)
             for value in plan.inputs
@@ -105,22 +130,33 @@ def _written(
         refuse_other_constants(writer, attributes)
         known = {*reference.scratch, *(path for s in reference.states for path in s.places)}
         unseen = tuple(p for p in Changes(writer, attributes).changed() if p not in known)
+        held = attributes.held()
         results = [writer.read(ref) for what in outputs for ref in _tensors(writer, what)]
         after = list(attributes.after())
     _refuse_fixed(sizes)
-    names = tuple(state.name for state in reference.states)
     if len(results) != len(scripted.outputs):
         raise StageError(
             f"forward returns {len(scripted.outputs)} tensors in eager mode and {len(results)} "
             "in TorchScript",
             stage="rewrite",
         )
-    ports = _ports(writer, reference, plan, scripted, [*results, *after])
+    names = tuple(state.name for state in reference.states)
+    later = reference.states if later is None else later
+    texts = [f"'{name}'" for name in scripted.outputs]
+    texts += [f"state '{state.name}'" for state in later]
+    ports = _ports(writer, reference, plan, later, texts, [*results, *after])
     graph, weights = _finished(writer, attributes, [*results, *after], len(names) + len(inputs))
     program = ScriptProgram(
-        graph, weights, tuple(inputs), scripted.outputs, names, ports, tuple(rewriter.raises)
+        graph,
+        weights,
+        tuple(inputs),
+        scripted.outputs,
+        names,
+        ports,
+        tuple(rewriter.raises),
+        tuple(state.name for state in later),
     )
-    return Explicit(program, unseen)
+    return Explicit(program, unseen, held)
 
 
 def _paths(module: nn.Module) -> dict[str, str]:
@@ -189,6 +225,7 @@ def _tensors(writer: Writer, what: Any) -> Iterator[Ref]:
             raise StageError(
                 "forward returns a list whose length depends on values",
                 stage="rewrite",
+                place=writer.written_at.get(what.root),
                 hint="stack the tensors in it",
             )
         for item in content.items:
@@ -231,7 +268,8 @@ def _ports(
     writer: Writer,
     reference: Reference,
     plan: InputPlan,
-    scripted: Scripted,
+    later: Sequence[StateDef],
+    names: Sequence[str],
     results: Sequence[Held],
 ) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Describe the program's inputs and outputs, with named axes."""
@@ -239,19 +277,20 @@ def _ports(
     given = [Port(s.initial.dtype, fix_axes(s.shape, fixed)) for s in reference.states]
     given += [Port(value.dtype, fix_axes(value.shape, fixed)) for value in plan.inputs]
     made = []
-    count = len(scripted.outputs)
+    count = len(results) - len(later)
     for index, held in enumerate(results):
         place = jit.place_of(held.value.node())
         if held.fake is None:
             raise StageError(
-                "the dtype and the rank of a result depend on values",
+                f"the dtype or the number of dimensions of {names[index]} depends on values",
                 stage="rewrite",
                 place=place,
-                hint=_numbers_hint(reference),
+                hint=_numbers_hint(reference)
+                or "let every branch give the same dtype and rank (x.to(...), x.unsqueeze(...))",
             )
         shape = tuple(dim_text(dim, writer.sizes.names) for dim in held.fake.shape)
-        if index >= count and not reference.states[index - count].grows:
-            _check_size(reference.states[index - count].name, shape, place)
+        if index >= count and not later[index - count].grows:
+            _check_size(later[index - count].name, shape, place)
         made.append(Port(held.fake.dtype, shape, place))
     return tuple(given), tuple(made)
 

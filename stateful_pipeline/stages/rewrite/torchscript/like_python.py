@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from stateful_pipeline.errors import PipelineError
 from stateful_pipeline.model import jit
 from stateful_pipeline.stages.rewrite.torchscript.values import (
     Elements,
@@ -131,3 +132,46 @@ def item(writer: Writer, ref: Any) -> Plain | None:
     kind = "aten::Bool" if fake.dtype == torch.bool else kind
     [number] = writer.node_of(kind, [writer.value(ref)], [kinds[kind]])
     return Plain(number, writer.scope)
+
+
+def numbers(writer: Writer, ref: Any, kind: Any) -> Any:
+    """Return the numbers of a tensor, as ``tolist`` gives them.
+
+    Args:
+        writer: The new graph.
+        ref: The tensor.
+        kind: The graph type that the code has for them: numbers in as many lists as dimensions.
+
+    Raises:
+        StageError: The tensor has another dtype or rank, or a size that depends on values.
+    """
+    fake = writer.read(ref).fake
+    if fake is None or not all(isinstance(size, int) for size in fake.shape):
+        raise writer.refusal(
+            "a tensor becomes a list of numbers whose length is not known", "use the tensor itself"
+        )
+    if not jit.is_list_type(kind):
+        found = item(writer, ref)
+        if fake.numel() != 1 or found is None or str(found.value.type()) != str(kind):
+            raise _other_numbers(writer, fake, kind)
+        return found
+    if fake.dim() == 0:
+        raise _other_numbers(writer, fake, kind)
+    element = jit.element_type(kind)
+    rows = [row(ref, index) for index in range(fake.shape[0])]
+    items = tuple(numbers(writer, part, element) for part in rows)
+    return writer.new_list(Elements(items), element)
+
+
+def row(ref: Ref, index: int) -> Ref:
+    """Return a view of one row of a tensor."""
+    link = Link("aten::select", "int", (None, Known(0), Known(index)), 0)
+    return Ref(ref.base, (*ref.chain, link))
+
+
+def _other_numbers(writer: Writer, fake: torch.Tensor, kind: Any) -> PipelineError:
+    return writer.refusal(
+        f"a {fake.dim()}-dimensional tensor of {fake.dtype} becomes what TorchScript takes for "
+        f"{kind}",
+        "give the result a type: values: List[float] = x.tolist()",
+    )

@@ -217,7 +217,7 @@ class _Attempt:
             self._meanings.own[what] = root
             meaning = Ref(root)
             if isinstance(before, List):
-                root.element = before.element
+                root.element, root.limit = before.element, before.root.limit
                 meaning = List(root)
         if isinstance(what, int):
             variables[what] = meaning

@@ -21,6 +21,7 @@ from stateful_pipeline.stages.rewrite.torchscript.branches import choose
 from stateful_pipeline.stages.rewrite.torchscript.conversions import converted
 from stateful_pipeline.stages.rewrite.torchscript.facts import FACTS
 from stateful_pipeline.stages.rewrite.torchscript.loops import loop
+from stateful_pipeline.stages.rewrite.torchscript.number_lists import number
 from stateful_pipeline.stages.rewrite.torchscript.operators import write_operator
 from stateful_pipeline.stages.rewrite.torchscript.scalars import identity
 from stateful_pipeline.stages.rewrite.torchscript.sizes import decided
@@ -82,6 +83,8 @@ class Rewriter:
             "prim::CallFunction": self._call,
             "aten::item": self._item,
             "aten::to": self._to,
+            "prim::tolist": self._numbers,
+            "aten::divmod": self._divmod,
             **dict.fromkeys(_IMPLICIT, self._implicit),
         }
         if python:
@@ -228,6 +231,18 @@ class Rewriter:
         number = like_python.item(self._writer, inputs[0])
         return write_operator(self._writer, node, inputs) if number is None else [number]
 
+    def _numbers(self, node: Node) -> list[Any]:
+        ref, *_ = self._inputs(node)
+        return [like_python.numbers(self._writer, ref, node.output().type())]
+
+    def _divmod(self, node: Node) -> list[Any]:
+        quotient, rest = (output.type() for output in node.outputs())
+        a, b = self._inputs(node)
+        return [
+            number(self._writer, "aten::floordiv", quotient, a, b),
+            number(self._writer, "aten::remainder", rest, a, b),
+        ]
+
     def _index_put(self, node: Node) -> Sequence[Any]:
         given = self._inputs(node)
         inputs, is_view = like_python.indexed(self._writer, given)
@@ -299,7 +314,7 @@ class Rewriter:
         return loop(self._writer, trips, start, initial, body)
 
     def _raise(self, node: Node) -> list[Any]:
-        place = self._writer.place
+        place = jit.place_of(node)  # what torch's own functions check is not the user's to know
         message = self._of(node.inputsAt(0))
         if isinstance(message, Known) and str(message.value).startswith(_NOT_COMPILED):
             raise self._writer.refusal(

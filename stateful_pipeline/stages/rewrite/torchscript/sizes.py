@@ -30,10 +30,12 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
+from stateful_pipeline.errors import StateError
 from stateful_pipeline.model import jit
 from stateful_pipeline.model.torch_internals import WatchedSizes, symbolic_shapes
 
 _LARGEST = 2**31 - 1
+_QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 
 class _OtherFormError(GuardOnDataDependentSymNode):
@@ -115,12 +117,14 @@ class Sizes:
 
     def tensor(self, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
         """Return a fake tensor of a shape with named axes."""
+        _refuse_quantized(dtype)
         sizes = [self._symbol(dim) if isinstance(dim, str) else dim for dim in shape]
         with self._mode:
             return torch.empty(sizes, dtype=dtype)
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor like a real one."""
+        _refuse_quantized(tensor.dtype)
         with self._mode:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
@@ -405,3 +409,11 @@ def shares_memory(a: torch.Tensor | None, b: torch.Tensor | None) -> bool | None
     if a is None or b is None:
         return None
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def _refuse_quantized(dtype: torch.dtype) -> None:
+    if dtype in _QUANTIZED:
+        raise StateError(
+            f"a tensor of {dtype} has no ONNX form",
+            hint="keep the integers and their scale in two tensors",
+        )

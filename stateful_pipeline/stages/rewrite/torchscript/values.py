@@ -72,6 +72,7 @@ class Root:
         sources: Roots of which it may be another name.
         parts: For a list that is one value: the roots of the tensors in it.
         element: For a list: the graph type of its items.
+        limit: For a deque: the most items that it keeps.
         family: What it belongs to if it stands for a name in a loop; see :mod:`.aliases`.
     """
 
@@ -80,6 +81,7 @@ class Root:
     sources: frozenset[Root] = frozenset()
     parts: frozenset[Root] = frozenset()
     element: Any = None
+    limit: int | None = None
     family: Family | None = None
 
 

@@ -100,9 +100,11 @@ class Writer:
         """
         return None if self.node is None else jit.written_place_of(self.node)
 
-    def refusal(self, reason: str, hint: str | None = None) -> PipelineError:
-        """Return the error for what this front end cannot follow, at the current line."""
-        return StageError(reason, stage="rewrite", place=self.place, hint=hint)
+    def refusal(
+        self, reason: str, hint: str | None = None, place: Place | None = None
+    ) -> PipelineError:
+        """Return the error for what this front end cannot follow, here or at ``place``."""
+        return StageError(reason, stage="rewrite", place=place or self.place, hint=hint)
 
     # --- blocks ------------------------------------------------------------------------------
 
