@@ -28,6 +28,7 @@ from stateful_pipeline.model.inputs import Input, InputPlan, Resampled
 from stateful_pipeline.model.reference import torch_threads
 from stateful_pipeline.model.schedule import schedules
 from stateful_pipeline.model.scripted import signature
+from stateful_pipeline.model.settings import settings_kept
 from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.model.sizes import corner_sizes
 from stateful_pipeline.model.subject import Argument, PositionalCall, Subject
@@ -103,12 +104,12 @@ def export_onnx(
     wishes = _wishes(states or {}, dynamic_axes or {}, module, plan)
     subject = Subject(module, plan, axes, call, wishes)
     # A few steps at small sizes: with more threads, small operators mostly wait for each other.
-    with torch_threads(1):
+    with settings_kept(), torch_threads(1):
         discovery = subject.discover()
 
         def attempt(name: str) -> tuple[Contract, tuple[Place, ...]]:
             return _export(
-                name, subject, discovery, Path(path), output_names, opset or DEFAULT_OPSET
+                name, subject, discovery, Path(path), output_names, opset or DEFAULT_OPSET, runtime
             )
 
         contract, raises = first_that_takes(frontend, module, attempt)[1]
@@ -124,6 +125,7 @@ def _export(
     path: Path,
     output_names: Sequence[str] | None,
     opset: int,
+    runtime: str | None,
 ) -> tuple[Contract, tuple[Place, ...]]:
     """Export ``subject`` with one front end; return the lines that may raise, too."""
     plan, axes = subject.plan, subject.axes
@@ -146,6 +148,7 @@ def _export(
         path,
         opset=opset,
         sizes=sizes,
+        runtime=runtime,
         check=lambda draft: check_draft(draft, program, reference, plan, rollouts),
     )
     return exported.contract, program.raises

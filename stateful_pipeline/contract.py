@@ -153,7 +153,8 @@ class State:
         shape: Shape before the step.
         out_shape: Shape after the step, where it differs (a state that grows), otherwise None.
         init: The initial value.
-        attribute: The attribute of the module that it came from.
+        attribute: The attribute of the module that it came from; empty for the phase, which says
+            which of the module's first calls is next.
         in_place: Whether input and output may share one buffer: proven from the graph.
         exercised: Whether its value was ever seen to change while the model was observed.
     """

@@ -245,6 +245,13 @@ WRONG = {
     "batch norm of training": lambda m, x: nn.functional.batch_norm(
         x + m.h, m.mean, m.var, training=True
     ),
+    "antialiased interpolation": lambda m, x: nn.functional.interpolate(
+        (x + m.h)[None, None], scale_factor=(1.0, 0.6), mode="bilinear", antialias=True
+    ),
+}
+
+
+RIGHT = {
     "a mean by scatter_reduce": lambda m, x: m.h.scatter_reduce(0, INDEX, x[1], "mean"),
     "attention that is masked throughout": lambda m, x: nn.functional.scaled_dot_product_attention(
         x[None, None],
@@ -252,10 +259,16 @@ WRONG = {
         x[None, None],
         attn_mask=torch.ones(2, 2).tril(-1).bool(),
     ),
-    "antialiased interpolation": lambda m, x: nn.functional.interpolate(
-        (x + m.h)[None, None], scale_factor=(1.0, 0.6), mode="bilinear", antialias=True
-    ),
 }
+"""What PyTorch's exporter gets wrong, and this project writes by itself."""
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_the_exporter_gets_wrong_is_written_otherwise(name: str, path) -> None:
+    x = torch.tensor([[1.0, -2.0, 0.5, 3.0], [0.25, 1.0, -1.5, 2.0]])
+    sp.export_onnx(Streams(RIGHT[name]).eval(), (x,), path)
+    got = sp.StatefulRunner(path).run({"x": x.numpy()})["output"]
+    np.testing.assert_allclose(got, Streams(RIGHT[name])(x).numpy(), 1e-5)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -275,7 +288,7 @@ def test_values_are_compared_under_the_names_that_were_asked_for(path) -> None:
     x = torch.ones(2, 4)
     contract = sp.export_onnx(Streams(lambda m, x: x + m.h).eval(), (x,), path, output_names=["y"])
     assert [value.name for value in contract.outputs] == ["y"]
-    wrong = Streams(WRONG["a mean by scatter_reduce"]).eval()
+    wrong = Streams(WRONG["antialiased interpolation"]).eval()
     with pytest.raises(StageError, match="output 'y'"):
         sp.export_onnx(wrong, (x * 3,), path, output_names=["y"])
 

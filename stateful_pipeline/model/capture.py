@@ -33,12 +33,11 @@ from stateful_pipeline.model.holders import is_number, leaves, read, write
 from stateful_pipeline.model.indexing import TensorIndices
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.model.python_math import traced_math
 from stateful_pipeline.model.reference import (
     Reference,
     Tensors,
     exact_kernels,
-    put,
-    taken,
 )
 from stateful_pipeline.model.sizes import fixed_sizes
 from stateful_pipeline.model.snapshot import Snapshot
@@ -72,22 +71,23 @@ class _Explicit(nn.Module):
         # Tensors are traced here: what holds them is put back, their bytes are not.
         held = Snapshot(module, bytes_too=False)
         try:
-            for state, value in zip(self._reference.states, states, strict=True):
-                put(module, state, value.clone())
+            names = [state.name for state in self._reference.states]
+            before = {n: v.clone() for n, v in zip(names, states, strict=True)}
+            self._reference.lay(before)
             for path in self._reference.scratch:
                 write(module, path, read(module, path).clone())
             # The module may write to its arguments; the graph's inputs are nobody's to write to.
             given = {n: v.clone() for n, v in zip(self._names, inputs, strict=True)}
             numbers = self._numbers()
-            with TensorIndices(), DataAccess():
+            with TensorIndices(), DataAccess(), traced_math(module):
                 result = self._reference.call(module, given)
             outputs = named_outputs(result)
-            after = tuple(taken(module, state) for state in self._reference.states)
+            after = self._reference.pick(before)
             self._refuse_others(numbers)
         finally:
             held.restore()
         self._report(tuple(outputs))
-        return (*outputs.values(), *after)
+        return (*outputs.values(), *(after[name] for name in names))
 
     def _numbers(self) -> dict[str, Any]:
         """Return the numbers that the module holds and that are no states, by path."""
@@ -100,7 +100,10 @@ class _Explicit(nn.Module):
 
         Nothing tells the graph of it: it would read the number that was there at first.
         """
-        for path, value in before.items():
+        states = {path for state in self._reference.states for path in state.places}
+        for path, value in self._reference.numbers_after(before).items():
+            if path in states:
+                continue
             now = read(self.module, path)
             if type(now) is not type(value) or (now != value and now == now):
                 raise StateError(
@@ -136,7 +139,7 @@ def capture(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> 
     )
     modes = {inner: inner.training for inner in module.modules()}
     try:
-        with Snapshot(module), torch.no_grad(), exact_kernels(), symbolic_shapes(), quiet():
+        with reference.on_loan(), torch.no_grad(), exact_kernels(), symbolic_shapes(), quiet():
             exported = _export(wrapper, arguments, reference, plan)
     finally:
         for inner, mode in modes.items():
@@ -245,9 +248,9 @@ def quiet() -> Iterator[None]:
     """
     names = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
     logs = {logging.getLogger(name): logging.getLogger(name).level for name in names}
-    for log in logs:
-        log.setLevel(logging.CRITICAL)
     try:
+        for log in logs:
+            log.setLevel(logging.CRITICAL)
         with _quiet_warnings(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:

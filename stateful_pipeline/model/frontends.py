@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -13,13 +13,15 @@ from stateful_pipeline.model.explicit_onnx import ExplicitOnnx, OnnxProgram, exp
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.modes import scripted_inside
+from stateful_pipeline.model.phased_program import PhasedProgram
+from stateful_pipeline.model.phased_reference import PhasedReference
 from stateful_pipeline.model.reference import Reference
 from stateful_pipeline.model.scripting import Scripted, script
 
 FRONTENDS = ("export", "torchscript")
 """In the order in which ``auto`` tries them: what ``torch.export`` captures needs no ``If``."""
 
-Captured = ExportProgram | Scripted | OnnxProgram
+Captured = ExportProgram | Scripted | OnnxProgram | PhasedProgram
 Result = TypeVar("Result")
 
 
@@ -52,7 +54,39 @@ def capture_with(
     """
     if isinstance(reference.module, ExplicitOnnx):
         return explicit_program(reference.module, reference, plan)
+    if isinstance(reference, PhasedReference):
+        return _each_phase(frontend, reference, plan, sizes)
     return (script if frontend == "torchscript" else capture)(reference, plan, sizes)
+
+
+def _each_phase(
+    frontend: str, reference: PhasedReference, plan: InputPlan, sizes: Mapping[str, int]
+) -> PhasedProgram:
+    """Capture each phase, with the numbers that are always the same in it as constants.
+
+    With TorchScript, ``torch.export`` still captures what it takes of the phases before the last:
+    there numbers are known, and branches on them fold away.
+    """
+    known = reference.first_numbers()
+    captured: list[Any] = []
+    for index in range(len(reference.phases)):
+        transient = index < reference.transient
+        phase = reference.at(index, known if transient else {})
+        if frontend != "torchscript":
+            captured.append(capture(phase, plan, sizes))
+        else:
+            exported = _exported(phase, plan, sizes) if transient else None
+            captured.append(exported or script(reference.alone_at(index), plan, sizes))
+        known = phase.left
+    return PhasedProgram(tuple(captured))
+
+
+def _exported(phase: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> ExportProgram | None:
+    """Return what ``torch.export`` makes of a phase, or None if it refuses it."""
+    try:
+        return capture(phase, plan, sizes)
+    except PipelineError:
+        return None
 
 
 def why_chosen(frontend: str, asked: str, refused: Mapping[str, str]) -> str:

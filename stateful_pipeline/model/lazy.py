@@ -21,19 +21,18 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from stateful_pipeline.contract import Axis
-from stateful_pipeline.dimensions import Dim, Shape
-from stateful_pipeline.errors import PipelineError, StageError, StateError
-from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.holders import leaves, read, write
+from stateful_pipeline.dimensions import Shape
+from stateful_pipeline.errors import PipelineError, StateError
+from stateful_pipeline.model.first_calls import Run, runs_of, shape_after, unlike_runs
+from stateful_pipeline.model.holders import leaves, write
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Tracked
 from stateful_pipeline.model.python_state import carrying
@@ -42,7 +41,6 @@ from stateful_pipeline.model.replay import alike
 from stateful_pipeline.model.settle import Wish, initial_value
 from stateful_pipeline.model.snapshot import Snapshot
 
-_STEPS = 3
 _MOST_TRIALS = 64
 _TOLERANCE = 1e-6
 """Kernels may round otherwise for another memory layout; relative to the size of a value."""
@@ -59,17 +57,6 @@ class Warmed:
 
     module: nn.Module
     shapes: Mapping[str, Shape]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What the module did from its own start: outputs and what it held at some paths, by call."""
-
-    sizes: Mapping[str, int]
-    inputs: list[Tensors]
-    outputs: list[Tensors]
-    held: list[dict[str, Any]]
-    made: list[torch.Tensor]
 
 
 def warm(
@@ -106,8 +93,13 @@ def warm(
         created = _put_back(copied, pristine)
     if not created:
         return None
-    runs = list(_runs(module, list(created), call, plan, axes, sizes))
-    shapes = {path: _shape(path, runs, axes, wishes.get(path)) for path in created}
+    runs = list(runs_of(module, list(created), call, plan, axes, sizes))
+    like = plan.steps(sizes, 0, len(runs[0].inputs))
+    runs += unlike_runs(module, list(created), call, like, sizes)
+    shapes = {
+        path: shape_after(path, runs, axes, wish.shape if (wish := wishes.get(path)) else None)
+        for path in created
+    }
     known = {axis.name for axis in axes}
     options = [
         list(_candidates(path, first, shapes[path], known, runs[0], wishes.get(path), axes))
@@ -165,173 +157,12 @@ def _changes_form(before: Sequence[int], now: Sequence[int]) -> bool:
     return any(a != b for a, b in zip(before, now, strict=True) if a != 0)
 
 
-def _runs(
-    module: nn.Module,
-    paths: Sequence[str],
-    call: Call,
-    plan: InputPlan,
-    axes: Sequence[Axis],
-    least: Mapping[str, int],
-) -> Iterator[_Run]:
-    """Yield runs at sizes at which the module runs from its own start.
-
-    It does not at others where it holds another state of size 1 along an axis.
-    """
-    fixed = [dim for value in plan.inputs for dim in value.shape if isinstance(dim, int)]
-    tries = [probe_sizes(axes, fixed, variant) for variant in (0, 1)] if axes else []
-    failure: PipelineError | None = None
-    ran = False
-    for sizes in (*tries, least):
-        try:
-            yield from [
-                _run(module, paths, call, plan.steps(sizes, seed, _STEPS), sizes) for seed in (0, 1)
-            ]
-            ran = True
-        except PipelineError as error:
-            failure = error
-    if not ran and failure is not None:
-        raise failure
-    like = plan.steps(least, 0, _STEPS)
-    for scale, shift in _OTHER_INPUTS:
-        try:
-            yield _run(module, paths, call, _others(like, scale, shift), least)
-        except StageError:  # it need not run on what is unlike the example
-            continue
-
-
-_OTHER_INPUTS = (
-    *((scale, shift) for scale in (1e-3, 1.0, 30.0) for shift in (-1.0, 0.0, 1.0)),
-    *((0.0, shift) for shift in (-300.0, -1.0, 0.0, 0.25, 1.0, 300.0)),
-)
-"""Spreads and means of random floats, both in units of their own."""
-
-
-def _others(like: Sequence[Tensors], scale: float, shift: float) -> list[Tensors]:
-    """Return inputs of the shapes and dtypes of ``like`` with other numbers in them."""
-    generator = torch.Generator().manual_seed(0)
-
-    def other(value: torch.Tensor) -> torch.Tensor:
-        if value.dtype == torch.bool:
-            chosen = torch.rand(value.shape, generator=generator)
-            return chosen > (0.5 if scale else float(shift < 0))
-        if not value.is_floating_point():
-            spread = torch.randint(-5, 6, value.shape, generator=generator) * (scale > 0)
-            return (value.to(torch.int64) + spread + int(shift)).to(value.dtype)
-        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        return (noise * scale + shift * max(scale, 1.0)).to(value.dtype)
-
-    return [{name: other(value) for name, value in step.items()} for step in like]
-
-
-def _run(
-    module: nn.Module,
-    paths: Sequence[str],
-    call: Call,
-    inputs: list[Tensors],
-    sizes: Mapping[str, int],
-) -> _Run:
-    """Call the module from its own start, as it was constructed."""
-    reference = Reference(module, (), call)
-    watch = _Made()
-    run = _Run(sizes, inputs, [], [], watch.made)
-    with reference.session() as session:
-        for given in run.inputs:
-            with watch:
-                run.outputs.append(session.step(given))
-            watch.done = True
-            run.held.append({path: _held(module, path) for path in paths})
-    return run
-
-
-def _held(module: nn.Module, path: str) -> Any:
-    try:
-        value = read(module, path)
-    except KeyError as error:
-        raise StateError("is there after some calls only", attribute=path) from error
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-_FILLING = frozenset({"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"})
-"""Functions that take a tensor for its form alone."""
-
-
-class _Made(TorchFunctionMode):
-    """Collects the tensors that the first call makes of numbers alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[torch.Tensor] = []
-        self.done = False
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Run ``func`` and keep what it makes, if that has one value throughout."""
-        result = func(*args, **(kwargs or {}))
-        given = [*args, *(kwargs or {}).values()]
-        of_numbers = not any(isinstance(value, torch.Tensor) for value in given)
-        of_numbers = of_numbers or getattr(func, "__name__", "") in _FILLING
-        if self.done or not of_numbers:
-            return result
-        if isinstance(result, torch.Tensor) and result.numel():
-            first = result.detach().reshape(-1)[0]
-            if bool((result.detach() == first).all()):
-                self.made.append(result.detach().clone())
-        return result
-
-
-def _shape(path: str, runs: Sequence[_Run], axes: Sequence[Axis], wish: Wish | None) -> Shape:
-    """Return the shape of a state after the first call, with named axes; what grows has its own.
-
-    Raises:
-        StateError: It has none that is a function of the axes.
-    """
-    if wish is not None and wish.shape is not None:
-        return wish.shape
-    each = [[_shape_of(held[path]) for held in run.held] for run in runs]
-    if len({len(shape) for shapes in each for shape in shapes}) > 1:
-        raise StateError("changes the number of its dimensions", attribute=path)
-    named: list[Dim] = []
-    for index in range(len(each[0][0])):
-        sizes = [[shape[index] for shape in shapes] for shapes in each]
-        if any(len(set(over_calls)) > 1 for over_calls in sizes):
-            named.append(f"{path.replace('.', '_')}_{index}")
-        else:
-            named.append(_dim(path, index, [over_calls[0] for over_calls in sizes], runs, axes))
-    return tuple(named)
-
-
-def _dim(
-    path: str, index: int, sizes: list[int], runs: Sequence[_Run], axes: Sequence[Axis]
-) -> Dim:
-    """Return the axis that one dimension follows, or its size if that is always the same."""
-    if len(set(sizes)) == 1:
-        return sizes[0]
-    for axis in axes:
-        if [run.sizes[axis.name] for run in runs] == sizes:
-            return axis.name
-    raise StateError(
-        f"has sizes {', '.join(map(str, dict.fromkeys(sizes)))} along dimension {index} after the "
-        "first call, which follow none of the dynamic axes",
-        attribute=path,
-        hint=f"declare it: `states: {{{path}: {{shape: [...], init: zeros}}}}`",
-    )
-
-
-def _shape_of(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-
-
 def _candidates(
     path: str,
     first: Any,
     shape: Shape,
     known: set[str],
-    run: _Run,
+    run: Run,
     wish: Wish | None,
     axes: Sequence[Axis],
 ) -> Iterator[Any]:
@@ -342,7 +173,7 @@ def _candidates(
         return
     own = [d if isinstance(d, int) else 1 if d in known else 0 for d in shape]
     zeros = torch.zeros(own, dtype=now.dtype)
-    if wish is not None and not (isinstance(wish.value, str) and wish.value == "buffer"):
+    if wish is not None and not wish.is_own:
         yield initial_value(_state(path, zeros), wish, axes)
         return
     if carrying([first]) is not None:
@@ -368,7 +199,7 @@ def _same(
     shapes: Mapping[str, Shape],
     call: Call,
     axes: Sequence[Axis],
-    runs: Sequence[_Run],
+    runs: Sequence[Run],
 ) -> bool:
     """Whether a module with these initial values does what the other did from its own start."""
     known = {axis.name for axis in axes}

@@ -85,12 +85,35 @@ class Observation:
             0 in state.initial.shape and len(set(state.shapes)) > 1 for state in self.tracked
         )
 
-    def raise_refused(self, ignored: Iterable[str] = ()) -> None:
-        """Raise :class:`StateError` for the first leaf that cannot be made a state."""
+    def may_begin_otherwise(self) -> bool:
+        """Whether an empty tensor is replaced in the first call by one that keeps its shape."""
+        return any(
+            0 in state.initial.shape and len(set(state.shapes[1:])) == 1 < len(set(state.shapes))
+            for state in self.tracked
+        )
+
+    def refusal(self, ignored: Iterable[str] = (), hint: str | None = None) -> StateError | None:
+        """Return the error for the first leaf that cannot be made a state, or None.
+
+        Args:
+            ignored: Leaves that are left out.
+            hint: What to do about what appears or changes its length, if that is known better.
+        """
         left_out = set(ignored)
         for refused in self.refused:
             if refused.path not in left_out:
-                raise StateError(refused.reason, attribute=refused.path, hint=refused.hint)
+                return StateError(
+                    refused.reason,
+                    attribute=refused.path,
+                    hint=(refused.is_structural and hint) or refused.hint,
+                )
+        return None
+
+    def raise_refused(self, ignored: Iterable[str] = ()) -> None:
+        """Raise :class:`StateError` for the first leaf that cannot be made a state."""
+        refusal = self.refusal(ignored)
+        if refusal is not None:
+            raise refusal
 
 
 def observe(

@@ -7,7 +7,7 @@ The module's own tensors are never written to for good: everything happens insid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from stateful_pipeline.contract import Axis, expand_initial
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import ContractError, PipelineError, StageError, StateError
 from stateful_pipeline.model.holders import read, write
+from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.parts import Part
 from stateful_pipeline.model.python_state import as_number, as_tensor
@@ -112,10 +113,49 @@ class Reference:
         self.call = call
         self.axes = tuple(axes)
         self.scratch = tuple(scratch)
+        self.transient = 0
+        """After how many calls the module holds the same things from call to call."""
 
-    def with_module(self, module: nn.Module, states: Sequence[StateDef]) -> Reference:
-        """Return the same for a copy of the module whose states have other initial values."""
+    def with_states(self, states: Sequence[StateDef]) -> Reference:
+        """Return the same with other states."""
+        return Reference(self.module, states, self.call, self.axes, self.scratch)
+
+    def with_module(
+        self, module: nn.Module, states: Sequence[StateDef], plan: InputPlan
+    ) -> Reference:
+        """Return the same for a copy of the module whose states have other initial values.
+
+        Args:
+            module: The copy.
+            states: Its states.
+            plan: Its inputs.
+        """
+        del plan
         return Reference(module, states, self.call, self.axes, self.scratch)
+
+    @contextmanager
+    def on_loan(self) -> Iterator[None]:
+        """Lend the module to a tracer; it is restored at the end."""
+        with Snapshot(self.module):
+            yield
+
+    def lay(self, values: Tensors) -> None:
+        """Put ``values`` themselves into the module, each under every path of its state."""
+        for state in self.states:
+            put(self.module, state, values[state.name])
+
+    def pick(self, before: Tensors) -> Tensors:
+        """Return the very tensors that the module holds as its states.
+
+        Args:
+            before: The states before the call.
+        """
+        del before
+        return {state.name: taken(self.module, state) for state in self.states}
+
+    def numbers_after(self, numbers: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the Python numbers that a call has to leave, where ``numbers`` were before."""
+        return numbers
 
     def initial(self, sizes: Mapping[str, int]) -> Tensors:
         """Return new initial values of all states for ``sizes``."""
@@ -137,7 +177,7 @@ class Reference:
         sizes: Mapping[str, int],
         inputs: Iterable[Tensors],
         reset_every: int | None = None,
-    ) -> Iterator[Step]:
+    ) -> Generator[Step, None, None]:
         """Yield one :class:`Step` for each of ``inputs``, the module feeding itself.
 
         Args:
@@ -159,16 +199,18 @@ class Session:
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
+        self._last: Tensors = {}
 
     def load(self, values: Tensors) -> None:
         """Put copies of ``values`` into the module, each under every path of its state."""
-        for state in self._reference.states:
-            put(self._reference.module, state, values[state.name].clone())
+        self._last = {name: value.clone() for name, value in values.items()}
+        self._reference.lay({name: value.clone() for name, value in values.items()})
 
     def states(self) -> Tensors:
         """Return copies of the states as the module holds them now."""
-        module = self._reference.module
-        return {s.name: taken(module, s).detach().clone() for s in self._reference.states}
+        now = self._reference.pick(self._last)
+        self._last = {name: value.detach().clone() for name, value in now.items()}
+        return dict(self._last)
 
     def step(self, inputs: Mapping[str, torch.Tensor]) -> Tensors:
         """Call the entry point once; outputs are detached copies, by name.
@@ -250,8 +292,8 @@ def taken(module: nn.Module, state: StateDef) -> torch.Tensor:
 def exact_kernels() -> Iterator[None]:
     """Turn off the fused attention fast path, which rounds differently from the plain operators."""
     before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
@@ -261,8 +303,8 @@ def exact_kernels() -> Iterator[None]:
 def torch_threads(count: int | None) -> Iterator[None]:
     """Let PyTorch use ``count`` threads within an operator; None changes nothing."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
     try:
+        torch.set_num_threads(before if count is None else count)
         yield
     finally:
         torch.set_num_threads(before)

@@ -17,6 +17,7 @@ from stateful_pipeline.model.surroundings import RANDOM
 
 _BUFFER = "hold what must survive in a registered buffer"
 _NO_NOISE = "make the noise an input of forward; for dropout, call module.eval() first"
+_STRUCTURAL = ("appears during", "is gone after", "from None to", "whose length", "whose keys")
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
@@ -28,6 +29,11 @@ class Refused:
     kind: str
     reason: str
     hint: str
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether something is there, or has a length, that it has not before the call."""
+        return any(mark in self.reason for mark in _STRUCTURAL)
 
 
 def refuse_tensor(group: list[History], path: str, kind: str) -> Refused | None:
@@ -72,7 +78,7 @@ def refuse_value(past: History) -> Refused:
         reason = f"a Python {type_of(leaf)} that changes from call to call"
         hint = "hold it in a 0-d tensor: self.register_buffer(name, torch.tensor(value))"
     else:
-        reason, hint = _what_changes(leaf.value, leaf.alias), _BUFFER
+        reason, hint = _what_changes(leaf.value, leaf.alias), _what_helps(leaf.value)
     if leaf.kind not in WRITABLE:
         reason = f"is held in {_place(leaf.kind)}: {reason}"
         hint = "hold it in a registered buffer"
@@ -97,6 +103,14 @@ def _what_changes(value: Any, alias: str | None) -> str:
     if hasattr(type(value), "__next__"):
         return f"an iterator ({kind}) that advances from call to call"
     return f"{article} {kind} that changes from call to call"
+
+
+def _what_helps(value: Any) -> str:
+    if isinstance(value, _GENERATORS):
+        return _NO_NOISE
+    if isinstance(value, types.FunctionType | types.MethodType | types.BuiltinFunctionType | type):
+        return "hold a tensor that says which one it is, and choose with torch.where"
+    return _BUFFER
 
 
 def _place(kind: str) -> str:

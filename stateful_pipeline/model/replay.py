@@ -94,7 +94,7 @@ def check_replay(
         else replace(state, initial=held[state.name], shape=tuple(held[state.name].shape))
         for state in reference.states
     ]
-    replayed = Reference(reference.module, own, reference.call, reference.axes, reference.scratch)
+    replayed = reference.with_states(own)
     for step in replayed.rollout(run.sizes, run.steps):
         for name, expected in run.outputs[step.index].items():
             got = step.outputs.get(name)

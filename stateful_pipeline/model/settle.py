@@ -47,6 +47,11 @@ class Wish:
     value: Any = "buffer"
     ignore: bool = False
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the initial value is what the module holds."""
+        return isinstance(self.value, str) and self.value == "buffer"
+
 
 def settle(
     module: nn.Module,
@@ -204,9 +209,9 @@ def initial_value(state: Tracked, wish: Wish | None, axes: Sequence[Axis]) -> to
             attribute=state.name,
         )
     shape = _stored_shape(state, wish, {axis.name for axis in axes})
+    if wish.is_own:
+        return held
     if isinstance(wish.value, str):
-        if wish.value == "buffer":
-            return held
         return torch.zeros(shape, dtype=held.dtype)
     value = torch.as_tensor(np.asarray(wish.value)).to(held.dtype)
     if value.ndim == 0:

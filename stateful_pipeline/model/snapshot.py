@@ -1,10 +1,11 @@
 """Takes a module's whole state apart and puts it back, bit for bit and object for object.
 
 A snapshot keeps, for every holder in the module and in what its code refers to (see
-:mod:`.survey`), what it held (the very objects), for every storage below a tensor its bytes, and
-the state of every random generator, the process's own included.  Restoring puts all of it back, so
-that whatever ``forward`` did, even if it raised half-way, leaves no trace: the same tensors are in
-the same places, with the same values, and views still share memory with what they are views of.
+:mod:`.survey`), what it held (the very objects), for every storage below a tensor or its gradient
+the bytes, the state of every random generator, the process's own included, and PyTorch's own
+settings.  Restoring puts all of it back, so that whatever ``forward`` did, even if it raised
+half-way, leaves no trace: the same tensors are in the same places, with the same values, and views
+still share memory with what they are views of.  What interrupts it waits until all is back.
 
 Python allows no more for some iterators: counters and iterators over sequences are replaced by
 copies that stand where they stood, but a generator that was advanced stays so.
@@ -16,7 +17,7 @@ import copy
 import itertools
 import random
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,12 @@ _COPIED: tuple[Any, ...] = (
     type(iter(range(0))),
     type(iter("")),
 )
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+)
+"""Getters and setters of what ``forward`` may set for good; sessions keep the other settings."""
+_MOST_TRIES = 3
 _ABSENT = object()
 
 
@@ -70,22 +77,31 @@ class _Saved:
 def _save_tensors(leaves: Iterable[Leaf]) -> list[_Saved]:
     copies: dict[int, torch.Tensor] = {}
     saved: list[_Saved] = []
-    seen: set[int] = set()
-    for leaf in leaves:
-        tensor = leaf.value
-        if not isinstance(tensor, torch.Tensor) or id(tensor) in seen or is_lazy(tensor):
-            continue
-        seen.add(id(tensor))
+    for tensor in _tensors(leaves):
         if tensor.layout != torch.strided:
             continue  # sparse tensors are not written in place; their identity is kept above
         storage = tensor.untyped_storage()
         key = storage.data_ptr() or id(tensor)
         if key not in copies:
             copies[key] = _bytes(storage).clone()
-        grad = tensor.grad if tensor.is_leaf else None
-        alias = tensor.detach()
+        alias, grad = tensor.detach(), _grad(tensor)
         saved.append(_Saved(tensor, alias, storage, copies[key], tensor.requires_grad, grad))
     return saved
+
+
+def _tensors(leaves: Iterable[Leaf]) -> Iterator[torch.Tensor]:
+    """Yield each tensor once, with its gradient."""
+    seen: set[int] = set()
+    for leaf in leaves:
+        tensor = leaf.value
+        while isinstance(tensor, torch.Tensor) and id(tensor) not in seen and not is_lazy(tensor):
+            seen.add(id(tensor))
+            yield tensor
+            tensor = _grad(tensor)
+
+
+def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf else None
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -119,6 +135,7 @@ class Snapshot:
             for leaf in found.leaves
             if isinstance(leaf.value, _COPIED)
         ]
+        self._settings = [(read, change, read()) for read, change in _SETTINGS]
         self._random: list[tuple[Any, Any]] = []
         self._tensors: list[_Saved] = []
         if bytes_too:
@@ -127,7 +144,21 @@ class Snapshot:
             self._tensors = _save_tensors(found.leaves)
 
     def restore(self) -> None:
-        """Put every holder's contents, every tensor's bytes and every random state back."""
+        """Put everything back; what a signal's handler raises meanwhile is raised after that."""
+        interrupts: list[BaseException] = []
+        while len(interrupts) < _MOST_TRIES:
+            try:
+                self._restore()
+                break
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupts.append(error)
+        if interrupts:
+            raise interrupts[0]
+
+    def _restore(self) -> None:
+        for read, change, value in self._settings:
+            if read() != value:
+                change(value)
         for holder, held in self._holders:
             refill(holder, held)
         self._restore_bindings()

@@ -186,8 +186,8 @@ def numbers_kept() -> Iterator[None]:
             made.meta[NUMBER] = number
         return made
 
-    building._get_or_create_constant = noting
     try:
+        building._get_or_create_constant = noting
         yield
     finally:
         building._get_or_create_constant = original

@@ -38,8 +38,20 @@ TENSORS = {
         "self.{n}",
     ),
     "created": ("self.{n} = None", "self.{n}"),
+    "begun by an input": ("self.{n} = None", "self.{n}"),
+    "list that fills up": ("self.{n} = []", "self.{n}[0]"),
 }
 """Holders of a tensor of ``SHAPE``."""
+CREATED = {
+    "created": ["if self.{n} is None:", "    self.{n} = torch.zeros(3, 4)"],
+    "begun by an input": ["if self.{n} is None:", "    self.{n} = {new}"],
+    "list that fills up": [
+        "self.{n}.append({new})",
+        "if len(self.{n}) > 2:",
+        "    self.{n}.pop(0)",
+    ],
+}
+"""What the first calls do to holders that have no tensor before them."""
 NUMBERS = {
     "int": ("self.{n} = {v}", "self.{n}"),
     "float": ("self.{n} = {v}", "self.{n}"),
@@ -283,8 +295,9 @@ def source(states: tuple[State, ...]) -> str:
         make, where = (TENSORS | NUMBERS)[state.holder]
         init += make.format(n=name, v=_initial(state, index)).split("; ")
         change = _change(state, name)
-        if state.holder == "created":
-            forward += [f"if self.{name} is None:", f"    self.{name} = torch.zeros(3, 4)"]
+        forward += [
+            line.format(n=name, new=_new(state)) for line in CREATED.get(state.holder, ())
+        ]
         forward += _wrapped(state, change, name)
         if state.block in ("method", "twice"):
             methods += ["", f"    def change_{name}(self, x: torch.Tensor) -> None:"]

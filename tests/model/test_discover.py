@@ -45,21 +45,25 @@ class InHelper(nn.Module):
         return self.inner["deep"](x)
 
 
-class Narrows(nn.Module):
+class Alternates(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("h", torch.zeros(2, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.h = (self.h + x).half()  # narrows
+        wide = self.h.dtype == torch.float16
+        self.h = (self.h + x).to(torch.float32 if wide else torch.float16)  # alternates
         return x
 
 
-class Late(nn.Module):
+class Gathers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[torch.Tensor] = []
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        before = getattr(self, "late", x)
-        self.late = x  # late
-        return before
+        self.late.append(x)  # gathers
+        return self.late[0]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +71,12 @@ class Late(nn.Module):
     [
         (Counts, "calls", 'self.calls += "|"  # here'),
         (InHelper, "inner.deep.calls", 'self.calls += "|"  # here'),
-        (Narrows, "h", "self.h = (self.h + x).half()  # narrows"),
-        (Late, "late", "self.late = x  # late"),
+        (
+            Alternates,
+            "h",
+            "self.h = (self.h + x).to(torch.float32 if wide else torch.float16)  # alternates",
+        ),
+        (Gathers, "late.0", "self.late.append(x)  # gathers"),
     ],
 )
 def test_a_refusal_names_the_attribute_and_the_line(module, attribute: str, line: str) -> None:
