@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from stateful_pipeline.available import TargetRow
-    from stateful_pipeline.inspection import Inspection
+    from stateful_pipeline.inspection import Inspection, StateRow
     from stateful_pipeline.outcome import Outcome
     from stateful_pipeline.stages.artifacts import TargetBuild
 
@@ -152,24 +152,37 @@ class Terminal:
 
     def inspection(self, found: Inspection) -> None:
         """Print a model's states, and what would block an export."""
-        columns = ("state", "dtype", "shape", "initial", "held as", "changed at", "exercised")
         count = f"{len(found.states)} state{'' if len(found.states) == 1 else 's'}"
-        table = Table(*columns, title=f"{escape(found.module)}: {count}")
-        for state in found.states:
-            table.add_row(
-                escape(state.name),
-                state.dtype,
-                escape(state.shape),
-                escape(state.initial),
-                escape(state.held),
-                escape(state.changed or "–"),
-                "yes" if state.exercised else "not seen to change",
-            )
-        self._console.print(table)
+        self._console.print(f"[bold]{escape(found.module)}[/]: {count}")
+        if found.reset is not None:
+            self._console.print(f"initial values: as '{escape(found.reset)}' leaves them")
+        self._states(found.states)
+        for frontend, reason in found.frontends.items():
+            chosen = ", and an export uses it" if frontend == found.frontend else ""
+            said = f"takes the model{chosen}" if reason is None else f"refuses it: {escape(reason)}"
+            self._console.print(f"{frontend}: {said}")
         for blocker in found.blockers:
-            self._console.print(f"[red]blocks an export: {escape(blocker)}[/]")
-        if not found.blockers:
-            self._console.print(f"front end: {found.frontend}")
+            told = blocker  # what front ends say is said above
+            if found.frontends:
+                other = None in found.frontends.values()
+                told = f"{'the front end of the spec' if other else 'every front end'} refuses it"
+            self._console.print(f"[red]blocks an export: {escape(told)}[/]")
+
+    def _states(self, states: Sequence[StateRow]) -> None:
+        """Print a line for each state, or two where the terminal is narrow."""
+        if not states:
+            return
+        rows = [("state", "dtype", "shape", "initial", "held as", "changed")]
+        rows += [(s.name, s.dtype, s.shape, s.initial, s.held, _change(s)) for s in states]
+        widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+        if sum(widths) <= self._console.width:
+            for row in rows:
+                cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+                self._console.print(escape("".join(cells).rstrip()))
+            return
+        for name, dtype, shape, initial, held, change in rows[1:]:
+            self._console.print(escape(f"{name}  {dtype}  {shape}  {initial}"))
+            self._console.print(escape(f"    {held}: {change}"))
 
     def targets(self, rows: Sequence[TargetRow]) -> None:
         """Print what this machine can build and run."""
@@ -177,6 +190,14 @@ class Terminal:
         for row in rows:
             table.add_row(row.runtime, row.provider, _yes(row.builds), _yes(row.runs), row.reason)
         self._console.print(table)
+
+
+def _change(state: StateRow) -> str:
+    """Say how a state is changed, and where: from the working directory, if the file is in it."""
+    place = "" if state.changed is None else state.changed.removeprefix(f"{Path.cwd()}{os.sep}")
+    if state.exercised:
+        return f"{state.how} at {place}" if place else state.how
+    return f"not seen to change; written at {place}" if place else "not seen to change"
 
 
 def _verdict(target: TargetBuild) -> str:

@@ -11,15 +11,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "frontends.md"
 
 
-REFUSED = {
-    "Noisy",
-    *("RateLimiter", "RateLimiterIdle", "SmoothedFromFirst", "SmoothedFromFirstIdle", "TareScale"),
-    *("HotAtStart", "PidBackCalculation", "CodecDecoder"),  # the first value is no constant
-    *("MultistepSampler", "PlmsSampler", "KeywordSpotter", "PitchSmootherFromEmpty"),  # it fills up
-    *("ActivationObserver", "PidController", "DecayingHistogram", "InverseKalman", "Flanger"),
-    "PitchSmoother",
-}
-"""The modules that no front end takes."""
+REFUSED = {"Noisy"}
+"""The modules that no front end takes: it draws random numbers."""
 
 
 def names(file):

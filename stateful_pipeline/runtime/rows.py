@@ -53,6 +53,12 @@ def states_with_rows(contract: Contract, axis: str, shared: str | None) -> tuple
     if shared not in (None, "keep"):
         raise ContractError(f"shared is {shared!r}", hint='None or "keep"')
     for state in contract.states:
+        if not state.attribute:
+            raise ContractError(
+                f"single rows cannot be reset: '{state.name}' says for all rows together which "
+                "states are there yet",
+                hint="reset(), or create these states in the constructor",
+            )
         depends = any(axis in axes_of(dim) for dim in state.shape)
         if depends and (state.grows or state.shape.count(axis) != 1):
             raise ContractError(
