@@ -159,7 +159,9 @@ class Terminal:
         self._states(found.states)
         for frontend, reason in found.frontends.items():
             chosen = ", and an export uses it" if frontend == found.frontend else ""
-            said = f"takes the model{chosen}" if reason is None else f"refuses it: {escape(reason)}"
+            said = f"captures the model{chosen}"
+            if reason is not None:
+                said = f"refuses it: {escape(reason)}"
             self._console.print(f"{frontend}: {said}")
         for blocker in found.blockers:
             told = blocker  # what front ends say is said above

@@ -287,7 +287,7 @@ def test_the_front_end_that_the_spec_asks_for_decides(project):
     ran = project.cli("inspect", spec)
     assert ran.code == 3
     assert "blocks an export: the front end of the spec refuses it" in ran.out
-    assert "torchscript: takes the model" in ran.out
+    assert "torchscript: captures the model" in ran.out
 
 
 class Narrow(io.StringIO):

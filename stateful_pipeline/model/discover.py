@@ -10,14 +10,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import nn
 
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
-from stateful_pipeline.errors import Place, StateError
+from stateful_pipeline.errors import PipelineError, Place, StateError
 from stateful_pipeline.model.axes import probe_sizes
 from stateful_pipeline.model.first_calls import runs_of, shape_after, unlike_runs
 from stateful_pipeline.model.first_run import OBSERVED_STEPS, first_run
+from stateful_pipeline.model.holders import read
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.lazy import Warmed, warm
 from stateful_pipeline.model.locate import change_places
@@ -34,6 +36,7 @@ from stateful_pipeline.model.phased_reference import PhasedReference
 from stateful_pipeline.model.phases import Phase, find_phases
 from stateful_pipeline.model.reference import Call, Reference, Tensors
 from stateful_pipeline.model.replay import FirstRun, check_replay, observe_varying
+from stateful_pipeline.model.same_graph import is_proven
 from stateful_pipeline.model.scripted import is_scripted
 from stateful_pipeline.model.scripted_places import place_of_code
 from stateful_pipeline.model.settle import Wish, declared_only, settle
@@ -97,6 +100,9 @@ def _discover(
         except StateError as error:
             refusal = error
         if created is not None:
+            phased = _unless_proven(module, created[0], call, plan, axes, wishes, first)
+            if phased is not None:
+                return phased
             warmed, observation = created
             module, shapes = warmed.module, warmed.shapes
         elif (
@@ -135,6 +141,44 @@ def _with_created(
     observation, _ = first_run(warmed.module, call, plan, axes, wishes)
     observation.raise_refused(_ignored(wishes))
     return warmed, observation
+
+
+def _unless_proven(
+    module: nn.Module,
+    warmed: Warmed,
+    call: Call,
+    plan: InputPlan,
+    axes: Sequence[Axis],
+    wishes: Mapping[str, Wish],
+    first: FirstRun,
+) -> Discovery | None:
+    """Return the module in phases if what was tried as initial values is not sure to be right.
+
+    Returns:
+        None if it is proven for all inputs, or nothing can be said: a value is empty, or there are
+        branches on values.
+    """
+    values = {path: read(warmed.module, path) for path in warmed.shapes}
+    if any(isinstance(value, torch.Tensor) and not value.numel() for value in values.values()):
+        return None
+    phases = find_phases(module, call, plan, first.sizes).each
+    if len(phases) != 2:
+        return None
+    try:
+        phased = _in_phases(module, call, plan, axes, wishes, first, phases)
+    except PipelineError:
+        return None
+    if phased is None or not isinstance(phased.reference, PhasedReference):
+        return None
+    initial = {
+        state.name: values[path]
+        for state in phased.reference.states
+        for path in state.places
+        if path in values
+    }
+    fixed = [dim for value in plan.inputs for dim in value.shape if isinstance(dim, int)]
+    proven = is_proven(phased.reference, initial, plan, probe_sizes(axes, fixed))
+    return phased if proven is False else None
 
 
 def _ignored(wishes: Mapping[str, Wish]) -> tuple[str, ...]:

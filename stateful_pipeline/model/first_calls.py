@@ -30,6 +30,10 @@ class Run:
     made: list[torch.Tensor]
 
 
+_LARGE = 100
+"""A size that is unlike the others, for axes that have no smaller maximum."""
+
+
 def runs_of(
     module: nn.Module,
     paths: Sequence[str],
@@ -57,6 +61,7 @@ def runs_of(
     tries = [probe_sizes(axes, fixed, variant) for variant in (0, 1)] if axes else []
     failure: PipelineError | None = None
     ran = False
+    tries += [{a.name: min(_LARGE, a.max or _LARGE) for a in axes}] if axes else []
     for sizes in (*tries, least):
         try:
             yield from [
@@ -89,6 +94,7 @@ def unlike_runs(
 _OTHER_INPUTS = (
     *((scale, shift) for scale in (1e-3, 1.0, 30.0) for shift in (-1.0, 0.0, 1.0)),
     *((0.0, shift) for shift in (-300.0, -1.0, 0.0, 0.25, 1.0, 300.0)),
+    *((0.0, shift) for shift in (-6e4, 6e4)),
 )
 """Spreads and means of random floats, both in units of their own."""
 

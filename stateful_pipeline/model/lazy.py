@@ -31,8 +31,9 @@ from torch import nn
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, StateError
+from stateful_pipeline.model.entries import PLAIN
 from stateful_pipeline.model.first_calls import Run, runs_of, shape_after, unlike_runs
-from stateful_pipeline.model.holders import leaves, write
+from stateful_pipeline.model.holders import leaves, read, write
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Tracked
 from stateful_pipeline.model.python_state import carrying
@@ -93,9 +94,10 @@ def warm(
         created = _put_back(copied, pristine)
     if not created:
         return None
-    runs = list(runs_of(module, list(created), call, plan, axes, sizes))
+    watched = [*created, *(path for path in sorted(_paths(pristine)) if path not in created)]
+    runs = list(runs_of(module, watched, call, plan, axes, sizes))
     like = plan.steps(sizes, 0, len(runs[0].inputs))
-    runs += unlike_runs(module, list(created), call, like, sizes)
+    runs += unlike_runs(module, watched, call, like, sizes)
     shapes = {
         path: shape_after(path, runs, axes, wish.shape if (wish := wishes.get(path)) else None)
         for path in created
@@ -223,9 +225,21 @@ def _same(
                     return False
                 if not _all_alike(held, step.after):
                     return False
+                others = run.held[step.index].items()
+                if not all(_alike(read(module, p), v) for p, v in others if p not in held):
+                    return False  # the first call does something else, too
         except PipelineError:  # it does not run with such a value
             return False
     return True
+
+
+def _alike(now: Any, expected: Any) -> bool:
+    """Whether the module holds what it would hold had it begun as it was constructed."""
+    if isinstance(expected, torch.Tensor):
+        return isinstance(now, torch.Tensor) and alike(expected, now, _TOLERANCE)
+    if isinstance(expected, PLAIN):
+        return type(now) is type(expected) and bool(now == expected or now != now)
+    return type(now) is type(expected)
 
 
 def _all_alike(expected: Tensors, got: Tensors) -> bool:

@@ -235,10 +235,11 @@ class InPhase(Reference):
         """Put the states there, those that this phase has."""
         phase = self._whole.phases[self.index]
         for state in self._whole.states[1:]:
-            if state.name in self._known:
-                for path in state.paths:
+            held = self._whole.held_in(phase, state)
+            if held is not None and state.name in self._known:
+                for path in held.paths:
                     write(self.module, path, self._known[state.name])
-            elif (held := self._whole.held_in(phase, state)) is not None:
+            elif held is not None:
                 put(self.module, held, values[state.name])
 
     def pick(self, before: Tensors) -> Tensors:

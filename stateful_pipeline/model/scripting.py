@@ -129,9 +129,13 @@ def _compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.S
     try:
         with compiling.own_compiler(seen, shells.naming):
             return jit.script(module)
-    except Exception as error:  # noqa: BLE001 - the compiler raises what it likes
+    except PipelineError:  # what has no form that means the same
+        raise
+    except Exception as error:
         if seen.learn(str(error)):
             return _compiled(module, seen, shells)
+        if seen.is_needed:
+            raise
         try:
             with compiling.own_compiler(None):
                 return jit.script(module)

@@ -33,7 +33,7 @@ def note_attributes(seen: SeenTypes, before: dict[str, Any], module: nn.Module) 
         path, value = leaf.path, leaf.value
         if path in before:
             kind = type_of_both(before[path], value) if _has_no_type(before[path]) else None
-            if kind is not None:
+            if kind not in (None, EMPTY):
                 seen.attributes[path] = kind
         elif leaf.kind == "attribute" and _is_new(_holder(module, path), path, nones):
             kind = type_of(value)

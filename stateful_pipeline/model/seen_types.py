@@ -47,6 +47,7 @@ class SeenTypes:
         arguments: What each parameter of a function was, by its code and name.
         variables: What each variable of a function was when it returned, by its code and name.
         attributes: What attributes are that were None or empty before the call, by path.
+        is_needed: Whether the source as it is would mean something else than in Python.
         created: What attributes are that were not there before the call, by path.
         told: What a compiler has found a parameter to be called with, by the function's name.
     """
@@ -59,6 +60,7 @@ class SeenTypes:
         default_factory=lambda: defaultdict(set)
     )
     attributes: dict[str, str] = field(default_factory=dict)
+    is_needed: bool = False
     created: dict[str, str] = field(default_factory=dict)
     told: dict[tuple[str, str], str] = field(default_factory=dict)
 

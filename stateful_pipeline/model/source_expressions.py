@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 import types
 from dataclasses import dataclass
 
+from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.seen_types import SeenTypes
 from stateful_pipeline.model.superclasses import class_of, super_name
 from stateful_pipeline.model.trees import located, type_tree
+from stateful_pipeline.model.truth import is_bool, is_test, may_change_something
 
 ANNOTATE, UNBIND, PRESENT = "_annotate", "_unbind", "_present"
 """The names by which the changed tree calls functions of torch, whatever the user's file does."""
@@ -79,11 +82,46 @@ class Expressions(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Take what is compared for values, but for comparisons with None."""
+        for middle in node.comparators[:-1]:
+            if self._may_change(middle):
+                raise self._refusal(
+                    node, "TorchScript evaluates what is in the middle of this comparison twice"
+                )
         self.generic_visit(node)
         if not any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             node.left = self._present(node.left)
             node.comparators = list(map(self._present, node.comparators))
         return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """Choose an operand, as Python does, where more than the truth of it matters."""
+        self.generic_visit(node)
+        if is_test(node) or is_bool(node):
+            return node
+        self._seen.is_needed = True
+        *first, result = node.values
+        for value in reversed(first):
+            if self._may_change(value):
+                raise self._refusal(
+                    node, "TorchScript makes a bool of this, where Python gives an operand"
+                )
+            same = copy.deepcopy(value)
+            yes, no = (same, result) if isinstance(node.op, ast.Or) else (result, same)
+            result = located(ast.IfExp(value, yes, no), node)
+        return result
+
+    def _may_change(self, value: ast.expr) -> bool:
+        names = self._code.co_varnames[:1] or ("",)
+        return may_change_something(value, names[0], self._own)
+
+    def _refusal(self, node: ast.expr, reason: str) -> StageError:
+        line = node.lineno + self._start[0]
+        return StageError(
+            reason,
+            stage="script",
+            place=Place(self._code.co_filename, line),
+            hint="put the call on a line of its own before it",
+        )
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """Take the operand for a value."""
@@ -94,7 +132,8 @@ class Expressions(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Take that for a value of which an attribute is read or a method called."""
         self.generic_visit(node)
-        if node.attr == "maxlen" and self._naming.maxlen is not None:
+        own = isinstance(node.value, ast.Name) and node.value.id in self._code.co_varnames[:1]
+        if node.attr == "maxlen" and self._naming.maxlen is not None and not own:
             return located(ast.Constant(self._naming.maxlen), node)
         node.value = self._present(node.value)
         return node
@@ -176,6 +215,8 @@ class Expressions(ast.NodeTransformer):
             node.keywords = [key for key in node.keywords if key.arg != "strict"]
         for index, given in enumerate(node.args):
             if isinstance(given, ast.GeneratorExp) and function.id in _TAKE_ITEMS:
+                if function.id in ("any", "all") and self._may_change(given):
+                    raise self._refusal(node, "TorchScript does not stop at the first item here")
                 node.args[index] = located(ast.ListComp(given.elt, given.generators), given)
         if function.id in BUILTINS and len(node.args) == 1 and not node.keywords:
             function.id = BUILTINS[function.id]

@@ -42,6 +42,7 @@ from typing import Any, cast
 from stateful_pipeline.model.seen_types import SeenTypes
 from stateful_pipeline.model.source_expressions import UNBIND, Expressions, Naming
 from stateful_pipeline.model.trees import branch_on_type, loaded, located, type_tree
+from stateful_pipeline.model.truth import mark_tests
 
 _FIRST_STATEMENTS = (ast.If, ast.Assign, ast.Expr, ast.Return)
 _FIRST: dict[type, str] = {
@@ -88,6 +89,7 @@ def rewrite_function(
         has_types: Whether a comment gives the types of its parameters.
         naming: What names of attributes mean.
     """
+    mark_tests(tree)
     forms = _Statements(function, seen, start, naming)
     forms.returns = tree.returns is not None
     tree.body = [statement for old in tree.body for statement in forms.each(old)]

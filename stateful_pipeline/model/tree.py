@@ -57,7 +57,7 @@ def _named(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         raise StateError(
             f"forward returns {_article(type(value).__name__)} as '{prefix or 'output'}', "
             "which an exported graph would freeze to its value at export",
-            hint="return tensors: torch.as_tensor(value)",
+            hint="return tensors: torch.tensor(value)",
         )
     for key, item in items:
         yield from _named(item, f"{prefix}.{key}" if prefix else key)

@@ -55,6 +55,13 @@ def overlay(
             raise ContractError(f"state '{name}' is given twice, as '{name}' and '{name}{_SUFFIX}'")
         seen.add(name)
         values[name] = state_value(contract.state(name), given, base[name].shape)
+    phase = next((state.name for state in contract.states if not state.attribute), None)
+    if seen and phase is not None and phase not in seen:
+        raise ContractError(
+            f"initial values without '{phase}', which says which states the next call reads",
+            hint=f"give '{phase}' too: 0 for the model's first call, or what a state that was "
+            "saved later has",
+        )
     return values
 
 

@@ -295,9 +295,7 @@ def source(states: tuple[State, ...]) -> str:
         make, where = (TENSORS | NUMBERS)[state.holder]
         init += make.format(n=name, v=_initial(state, index)).split("; ")
         change = _change(state, name)
-        forward += [
-            line.format(n=name, new=_new(state)) for line in CREATED.get(state.holder, ())
-        ]
+        forward += [line.format(n=name, new=_new(state)) for line in CREATED.get(state.holder, ())]
         forward += _wrapped(state, change, name)
         if state.block in ("method", "twice"):
             methods += ["", f"    def change_{name}(self, x: torch.Tensor) -> None:"]

@@ -187,8 +187,8 @@ class MadeObject(nn.Module):
     ("module", "states"),
     [
         (FilledList, {"delay.0", "delay.1"}),
-        (FilledDict, {"memory.sum"}),
-        (MadeObject, {"cache.h", "cache.n"}),
+        (FilledDict, {"phase", "memory.sum"}),
+        (MadeObject, {"phase", "cache.h", "cache.n"}),
     ],
 )
 def test_containers_and_objects_that_the_first_call_fills_hold_states(module, states, follow):

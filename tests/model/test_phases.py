@@ -235,6 +235,43 @@ class FirstGain(nn.Module):
         return self.h * self.gain
 
 
+class FirstNumber(nn.Module):
+    """A Python number that is None at first, and asked for that."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = None
+        self.count = None
+
+    def forward(self, x):
+        if self.scale is None:
+            self.scale = x.abs().sum().item()
+        self.count = 3 if self.count is None else self.count + 1
+        return x * self.scale + self.count
+
+
+class Sets(nn.Module):
+    """The first call sets more than it creates, which shows late."""
+
+    def __init__(self):
+        super().__init__()
+        self.h = None
+        self.limit = 0
+        self.mode = "a"
+        self.n = 0
+        self.register_buffer("w", torch.zeros(3))
+
+    def forward(self, x):
+        if self.h is None:
+            self.h = torch.zeros_like(x)
+            self.limit, self.mode = 7, "b"
+            self.w.fill_(3)
+        self.n += 1
+        self.h = 0.5 * self.h + x
+        late = self.n // 9
+        return self.h + late * (self.limit + self.w + (1 if self.mode == "a" else 5))
+
+
 class Observed(nn.Module):
     """A hook that encloses the module fills a dict."""
 
@@ -303,6 +340,8 @@ class SetLate(nn.Module):
         (NoneInABuffer, {"peak"}),
         (FirstGain, {"h", "gain"}),
         (Narrows, {"h"}),
+        (FirstNumber, {"scale", "count"}),
+        (Sets, {"h", "n", "w"}),
         (Multistep, {"slopes.0", "slopes.1", "step"}),
     ],
 )
@@ -407,6 +446,81 @@ def test_single_rows_cannot_begin_anew_where_all_share_a_phase(tmp_path) -> None
     runner.run({"x": np.ones((2, 3), np.float32)})
     with pytest.raises(ContractError, match="'phase' says for all rows"):
         runner.reset(rows=[1], shared="keep")
+
+
+def test_initial_values_come_with_the_phase_that_reads_them(tmp_path) -> None:
+    path = tmp_path / "m.onnx"
+    sp.export_onnx(FirstSample().eval(), (torch.randn(2),), path)
+    with pytest.raises(ContractError, match="without 'phase'"):
+        sp.StatefulRunner(path, init={"last": 7.0})
+    runner = sp.StatefulRunner(path, init={"last": 7.0, "phase": 1})
+    got = runner.run({"x": np.zeros(2, np.float32)})["output"]
+    np.testing.assert_allclose(got, [6.8, 6.8], 1e-6)
+
+
+class Rare(nn.Module):
+    """What the first call creates depends on values that are rare."""
+
+    def __init__(self):
+        super().__init__()
+        self.language = None
+
+    def forward(self, x):
+        if self.language is None:
+            self.language = (x[:1] == 0.123).float()
+        self.language = self.language * 1.0
+        return x + self.language
+
+
+class RareSize(nn.Module):
+    """What the first call creates depends on a size that is rare."""
+
+    def __init__(self):
+        super().__init__()
+        self.h = None
+
+    def forward(self, x):
+        if self.h is None:
+            self.h = torch.full((1, 3), float(max(x.shape[0] - 50, 0)))
+        self.h = 0.5 * self.h + x.sum(0, keepdim=True)
+        return x + self.h
+
+
+class MadeZeros(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(3, 4)
+        self.h = None
+
+    def forward(self, x):
+        if self.h is None:
+            self.h = (x.new_zeros(x.shape[0], 4), torch.zeros(x.shape[0], 4))
+        self.h = self.cell(x, self.h)
+        return self.h[0]
+
+
+def test_a_first_value_that_no_trial_shows_to_depend_on_inputs_is_right(tmp_path) -> None:
+    path = tmp_path / "m.onnx"
+    sp.export_onnx(Rare().eval(), (torch.randn(3),), path)
+    runner, eager = sp.StatefulRunner(path), Rare()
+    for x in (torch.tensor([0.123, 1.0, 2.0]), torch.ones(3)):
+        np.testing.assert_allclose(runner.run({"x": x.numpy()})["output"], eager(x).numpy())
+
+
+def test_a_first_value_that_depends_on_a_rare_size_is_right(tmp_path) -> None:
+    path = tmp_path / "m.onnx"
+    sp.export_onnx(RareSize().eval(), (torch.randn(4, 3),), path, dynamic_axes={"x": {0: "t"}})
+    for first in (4, 80):
+        runner, eager = sp.StatefulRunner(path), RareSize()
+        for x in (torch.randn(first, 3), torch.randn(2, 3)):
+            got = runner.run({"x": x.numpy()})["output"]
+            np.testing.assert_allclose(got, eager(x).numpy(), 1e-4, 1e-5)
+
+
+def test_a_first_value_that_is_proven_constant_needs_no_phases(follow) -> None:
+    torch.manual_seed(0)
+    shapes = follow(MadeZeros(), (2, 3), {"x": {0: "batch"}})
+    assert shapes == {"h.0": ("batch", 4), "h.1": ("batch", 4)}
 
 
 def test_an_example_that_does_not_show_the_dependence_does_no_harm(tmp_path) -> None:

@@ -130,12 +130,18 @@ def test_exported_decoder_prefills_and_decodes_as_eager_does(runner_equals_eager
     assert found == {"position": ((), "int64"), **caches}
 
 
-def test_exported_decoder_refuses_to_run_over_and_goes_on_with_what_fits(exported) -> None:
+def test_exported_decoder_refuses_to_run_over_and_goes_on_from_what_was_saved(exported) -> None:
     tokens = text(1, 32)
     runner = exported(small(), text(2, 2), AXES)
+    caches = {state.name for state in runner.contract.states if state.in_place}
+    assert caches == {s.name for s in runner.contract.states} - {"position"}
     runner.run({"tokens": tokens[:, :30].numpy()})
-    with pytest.raises(PipelineError, match="indice = 32"):
+    saved = runner.state
+    with pytest.raises(PipelineError, match="idx=32"):
         runner.run({"tokens": text(1, 3).numpy()})
+    with pytest.raises(PipelineError, match="the state is not known"):
+        runner.run({"tokens": tokens[:, 30:].numpy()})
+    runner.load_state(saved)
     got = runner.run({"tokens": tokens[:, 30:].numpy()})["output"]
     with torch.inference_mode():
         expected = small()(tokens)[:, 30:].numpy()

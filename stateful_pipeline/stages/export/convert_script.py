@@ -160,16 +160,25 @@ def _attach(model: ir.Model, weights: dict[str, tuple[str, torch.Tensor]]) -> No
 def _remove_identities(model: ir.Model) -> None:
     """Remove the marks that the program was converted with, and other nodes that do nothing.
 
-    One that makes an output of a graph stays: a branch must not hand on a value from outside.
+    One stays where a graph would hand on a value from outside without it, or one value twice.
     """
     for graph in model.graphs():
         for node in list(graph):
-            if node.op_type != "Identity" or node.outputs[0].is_graph_output():
+            if node.op_type != "Identity":
                 continue
-            value = node.inputs[0]
+            value, made = node.inputs[0], node.outputs[0]
             assert value is not None  # an Identity has an input
-            ir.convenience.replace_all_uses_with(node.outputs[0], value)
+            if made.is_graph_output() and not _may_be_output(value, graph):
+                continue
+            value.type = value.type or made.type
+            ir.convenience.replace_all_uses_with(made, value, replace_graph_outputs=True)
             graph.remove(node, safe=True)
+
+
+def _may_be_output(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:
+    """Whether a node of ``graph`` makes ``value``, and ``graph`` does not hand it on yet."""
+    producer = value.producer()
+    return producer is not None and producer.graph is graph and not value.is_graph_output()
 
 
 def _restore_inputs(model: ir.Model, ports: Mapping[str, Port]) -> None:

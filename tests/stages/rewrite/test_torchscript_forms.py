@@ -1,5 +1,9 @@
 """Python that ``torch.jit.script`` does not take as it is written, and that goes through."""
 
+import collections
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -396,3 +400,93 @@ class Scratch(nn.Module):
 
 def test_variables_that_are_empty_at_first_have_the_type_of_what_comes(roll):
     roll(Scratch(), steps=8)
+
+
+class Operands(nn.Module):
+    """``and`` and ``or`` that give an operand, and not a bool."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.gain = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.count += 1
+            self.gain += 0.5
+        return x / (self.count or 1) + (self.count and 7) * (self.gain or 2.0)
+
+
+def test_and_and_or_give_an_operand_as_in_python(tmp_path):
+    path = tmp_path / "m.onnx"
+    sp.export_onnx(Operands().eval(), (torch.randn(3),), path, frontend="torchscript")
+    runner, eager = sp.StatefulRunner(path), Operands()
+    for step in range(8):
+        x = torch.randn(3, generator=torch.Generator().manual_seed(step)) + 0.5
+        np.testing.assert_allclose(runner.run({"x": x.numpy()})["output"], eager(x), 1e-5)
+
+
+class Peeks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def peek(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+class PeeksInTheMiddle(Peeks):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0 and 0 <= self.peek() < 100:  # line
+            x = x + 1
+        return x + self.calls
+
+
+class PeeksAtAny(Peeks):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0 and any(self.peek() > k for k in [1, 2]):  # line
+            x = x + 1
+        return x + self.calls
+
+
+class PeeksOr(Peeks):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x + (self.peek() or 3)  # line
+        return x + self.calls
+
+
+@pytest.mark.parametrize("module", [PeeksInTheMiddle, PeeksAtAny, PeeksOr])
+def test_calls_that_torchscript_makes_more_often_are_refused_by_their_line(module, tmp_path):
+    with pytest.raises(PipelineError, match=r"twice|first item|makes a bool") as caught:
+        sp.export_onnx(
+            module().eval(), (torch.randn(3),), tmp_path / "m.onnx", frontend="torchscript"
+        )
+    lines = Path(__file__).read_text().splitlines()
+    assert lines[caught.value.line - 1].endswith("# line")
+
+
+class OwnLimit(nn.Module):
+    """An attribute of the module's own that is called as a deque's limit is."""
+
+    def __init__(self):
+        super().__init__()
+        self.maxlen = 16
+        self.recent = collections.deque([torch.zeros(3)] * 2, maxlen=2)
+        self.n = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > -100:
+            self.n = (self.n + 1) % self.maxlen
+        self.recent.append(x)
+        return self.recent[0] + self.n
+
+
+def test_an_attribute_called_maxlen_is_not_the_limit_of_a_deque(tmp_path):
+    path = tmp_path / "m.onnx"
+    sp.export_onnx(OwnLimit().eval(), (torch.randn(3),), path, frontend="torchscript")
+    runner, eager = sp.StatefulRunner(path), OwnLimit()
+    for _ in range(20):
+        x = torch.ones(3)
+        np.testing.assert_allclose(runner.run({"x": x.numpy()})["output"], eager(x), 1e-6)

@@ -166,7 +166,16 @@ def index_fill(op: Writer, base: Any, dim: int, index: Any, value: Any) -> Any:
     return to.result(op, _scattered(op, to.base, to.index, filled, to.axis))
 
 
+def index_copy(op: Writer, base: Any, dim: int, index: Any, source: Any) -> Any:
+    """``torch.index_copy``: one ``ScatterElements``, which a runtime can do in place."""
+    op = op.of(op.result)  # nothing is computed
+    to = _Places.of(op, base, dim, index, one=True)
+    source = op("Reshape", op.cast(source), op.shape(to.index))
+    return to.result(op, _scattered(op, to.base, to.index, source, to.axis))
+
+
 SCATTERS: dict[str, Symbolic] = {
+    "aten::index_copy": Whole(index_copy),
     "aten::scatter": Whole(scatter),
     "aten::scatter_add": Whole(scatter_add),
     "aten::scatter_reduce": Whole(scatter_reduce),

@@ -233,7 +233,7 @@ def _tensors(writer: Writer, what: Any) -> Iterator[Ref]:
     elif what != Known(None):
         raise StateError(
             "forward returns something that is no tensor, which an exported graph would freeze",
-            hint="return tensors: torch.as_tensor(value)",
+            hint="return tensors: torch.tensor(value)",
         )
 
 

@@ -30,6 +30,8 @@ def indexed(writer: Writer, inputs: list[Any]) -> tuple[list[Any], bool]:
         The arguments, and whether nothing is left to index: the first is the result.
     """
     ref, indices, *others = inputs
+    if not isinstance(indices, List):
+        return inputs, False
     content = writer.content(indices.root)
     if not isinstance(ref, Ref) or not isinstance(content, Elements):
         return inputs, False
