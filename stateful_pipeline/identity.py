@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline import __version__
+from stateful_pipeline.libraries import build, default_cache
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.spec import Spec
@@ -52,6 +53,7 @@ def reuse_key(spec: Spec, subject: Subject) -> str:
         "code": _code(spec, subject.module),
         "module": _module_digest(subject.module),
         "data": {str(p): sha256(p) for p in _data_files(spec)},
+        "libraries": [sha256(path) for path in _libraries(spec)],
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
@@ -164,6 +166,15 @@ def _module_digest(module: nn.Module) -> str:
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()
+
+
+def _libraries(spec: Spec) -> list[Path]:
+    """Return the libraries of the model's C++ classes and operators, which its source has built."""
+    return [
+        path
+        for source in spec.source.libraries
+        for path in build(source, default_cache()).libraries
+    ]
 
 
 def _data_files(spec: Spec) -> list[Path]:

@@ -22,6 +22,7 @@ PATHS: tuple[tuple[Parts, Form], ...] = (
     (("source", "torchscript"), "path"),
     (("source", "exported_program"), "path"),
     (("source", "onnx"), "path"),
+    (("source", "libraries", "*"), "path"),
     (("source", "weights"), "path"),
     (("source", "weights", "file"), "path"),
     (("inputs", "*", "data", "npz"), "path"),
@@ -73,6 +74,11 @@ def _absolute(folder: Path) -> Callable[[str], str]:
 def _replace(root: Node, parts: Parts, value: str) -> Node:
     if not parts:
         return replace(root, value=value)
+    if isinstance(root.value, list):
+        at, items = parts[0], root.value
+        assert isinstance(at, int)
+        changed = _replace(items[at], parts[1:], value)
+        return replace(root, value=[*items[:at], changed, *items[at + 1 :]])
     assert isinstance(root.value, dict)
     key = str(parts[0])
     return replace(root, value={**root.value, key: _replace(root.value[key], parts[1:], value)})

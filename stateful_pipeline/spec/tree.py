@@ -136,8 +136,7 @@ def walk(node: Node, pattern: Parts, done: Parts = ()) -> Iterator[tuple[Parts, 
         yield done, node
         return
     head, rest = pattern[0], pattern[1:]
-    if not isinstance(node.value, dict):
-        return
-    for key, inner in node.value.items():
+    items = enumerate(node.value) if isinstance(node.value, list) else ()
+    for key, inner in node.value.items() if isinstance(node.value, dict) else items:
         if head in ("*", key):
             yield from walk(inner, rest, (*done, key))

@@ -13,7 +13,6 @@ from typing import Any
 from stateful_pipeline.spec.tree import Node, Parts, walk
 
 KEYS: tuple[Parts, ...] = (
-    ("source", "libraries"),
     ("operators",),
     ("targets", "*", "precision"),
     ("targets", "*", "profiles"),

@@ -221,14 +221,8 @@ def test_what_comes_later_is_refused_as_not_supported_yet(tmp_path, text, what):
     assert all("not supported yet" in fault.message and fault.line == 4 for fault in faults)
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["{python: 'a:B', libraries: [x.so]}"],
-)
-def test_sources_that_come_later_are_refused_as_not_supported_yet(tmp_path, source):
+def test_libraries_are_found_beside_the_spec(tmp_path):
     path = tmp_path / "spec.yaml"
-    body = source if source.startswith("{") else f"{{{source}}}"
-    path.write_text(f"name: a\nsource: {body}\ninputs: {{x: {{shape: [1]}}}}\n")
-    with pytest.raises(SpecError, match="not supported yet") as caught:
-        load_spec(path)
-    assert (caught.value.line, caught.value.others) == (2, ())
+    source = "{python: 'a:B', libraries: [ring, x.so]}"
+    path.write_text(f"name: a\nsource: {source}\ninputs: {{x: {{shape: [1]}}}}\n")
+    assert load_spec(path).source.libraries == (tmp_path / "ring", tmp_path / "x.so")

@@ -106,7 +106,6 @@ def test_broken_specs_are_refused(validator, name):
         {"attributes": {"sr": 1}},
         {"targets": {"gpu": {"runtime": "onnxruntime", "provider": "cuda"}}},
         {"mlflow": {"register": "name"}},
-        {"source": {"python": "a:B", "libraries": ["x.so"]}},
         {"inputs": {"no good": {"shape": [1]}}},
     ],
 )

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import SourceError
+from stateful_pipeline.errors import PipelineError, SourceError
+from stateful_pipeline.libraries import build, default_cache, load
 from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.scripted import class_name, is_scripted, methods
@@ -34,6 +35,7 @@ def construct(spec: Spec) -> nn.Module:
         SourceError: It cannot be imported, constructed or loaded.
     """
     source = spec.source
+    _load_libraries(spec)
     torch.manual_seed(source.seed)
     if source.exported_program is not None:
         module = _exported_program(spec, source.exported_program)
@@ -60,6 +62,18 @@ def construct(spec: Spec) -> nn.Module:
         with torch.no_grad():
             _call(spec, "source.reset", f"calling {source.reset}() on", reset)
     return module
+
+
+def _load_libraries(spec: Spec) -> None:
+    """Load the C++ classes and operators that the model uses; projects are built first."""
+    for index, source in enumerate(spec.source.libraries):
+        try:
+            for library in build(source, default_cache()).libraries:
+                load(library)
+        except PipelineError as error:
+            if error.place is None:
+                error.place = spec.place(f"source.libraries[{index}]")
+            raise
 
 
 def _error(spec: Spec, key: str, message: str, hint: str | None = None) -> SourceError:

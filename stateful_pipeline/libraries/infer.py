@@ -1,0 +1,128 @@
+"""Runs a saved model in a C++ process without Python: the program ``native/infer``, built once."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.jit import _pickle
+
+from stateful_pipeline.errors import StageError
+from stateful_pipeline.libraries.building import build, default_cache
+from stateful_pipeline.libraries.toolchain import STAGE
+
+SOURCE = Path(__file__).parents[1] / "native" / "infer"
+_TYPED = (
+    _pickle.restore_type_tag,
+    _pickle.build_tensorlist,
+    _pickle.build_intlist,
+    _pickle.build_doublelist,
+    _pickle.build_boollist,
+)
+"""What TorchScript's pickles call, for the types of lists and dicts."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a model gave in a C++ process.
+
+    Attributes:
+        outputs: What each step returned.
+        nanoseconds: How long each step took, without copies of inputs and outputs.
+        load_nanoseconds: How long loading the model took.
+    """
+
+    outputs: list[Any]
+    nanoseconds: list[int]
+    load_nanoseconds: int
+
+
+def run_infer(
+    model: Path,
+    libraries: Sequence[Path],
+    inputs: Sequence[Any],
+    *,
+    steps: int | None = None,
+    method: str = "forward",
+    reset_every: int | None = None,
+    reset_method: str | None = None,
+    threads: int | None = None,
+    cache: Path | None = None,
+) -> Inference:
+    """Run a saved model step after step in a C++ process.
+
+    Args:
+        model: What ``torch.jit.save`` wrote.
+        libraries: The shared libraries of its classes and operators.
+        inputs: One element per step: a tuple of arguments, a dict of arguments by name, or the only
+            argument.
+        steps: How many steps, from the first input again after the last; one per input by default.
+        method: The method that is one step.
+        reset_every: After how many steps the model goes back to its initial state.
+        reset_method: The method that does so; the model is loaded again by default.
+        threads: How many threads PyTorch computes with.
+        cache: Where the program is built.
+
+    Raises:
+        StageError: The program cannot be built, ends with an error, or gives what cannot be read.
+    """
+    options = {
+        "--steps": steps,
+        "--reset-every": reset_every,
+        "--reset-method": reset_method,
+        "--threads": threads,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        given, outputs, times = (Path(name) / part for part in ("inputs", "outputs", "times"))
+        torch.save(list(inputs), given)
+        arguments = ["--inputs", given, "--outputs", outputs, "--time", times, "--method", method]
+        for option, value in options.items():
+            arguments += [] if value is None else [option, value]
+        _run(model, libraries, arguments, cache)
+        measured = json.loads(times.read_text(encoding="utf-8"))
+        returned = _read(outputs)
+    return Inference(returned, measured["nanoseconds"], measured["load_nanoseconds"])
+
+
+def _read(outputs: Path) -> list[Any]:
+    try:
+        with torch.serialization.safe_globals(list(_TYPED)):
+            read: list[Any] = torch.load(outputs, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, TypeError) as error:
+        raise StageError(
+            f"what the model returned in a C++ process cannot be read: {error}",
+            stage=STAGE,
+            hint="return dense tensors, numbers and strings, and lists, tuples and dicts of them",
+        ) from error
+    return read
+
+
+def run_text(
+    model: Path, libraries: Sequence[Path], text: str, *, cache: Path | None = None
+) -> str:
+    """Return what a saved model, whose argument and result are strings, makes of ``text``.
+
+    Raises:
+        StageError: The program cannot be built, or ends with an error.
+    """
+    return _run(model, libraries, ["--string", text], cache).removesuffix("\n")
+
+
+def _run(
+    model: Path, libraries: Sequence[Path], arguments: Sequence[Any], cache: Path | None
+) -> str:
+    [program] = build(SOURCE, cache or default_cache()).programs
+    given = [word for library in libraries for word in ("--library", library)]
+    command = [str(word) for word in (program, model, *given, *arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        said = done.stderr.strip() or f"ended with code {done.returncode} and said nothing"
+        raise StageError(said, stage=STAGE)
+    return done.stdout
