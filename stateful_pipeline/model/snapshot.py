@@ -122,6 +122,7 @@ class Snapshot:
         found = survey(module)
         self._module = module
         self._holders = [(holder, contents(holder)) for holder in found.holders]
+        self._kinds = [(h, type(h)) for h in found.holders if isinstance(h, nn.Module)]
         self._bindings = [(binding, _bound(binding)) for binding in found.bindings]
         self._classes = [(cls, frozenset(vars(cls))) for cls in found.classes]
         distinct = {id(leaf.value): leaf for leaf in reversed(found.leaves)}.values()
@@ -159,6 +160,9 @@ class Snapshot:
         for read, change, value in self._settings:
             if read() != value:
                 change(value)
+        for module, cls in self._kinds:
+            if type(module) is not cls:
+                module.__class__ = cls
         for holder, held in self._holders:
             refill(holder, held)
         self._restore_bindings()

@@ -171,3 +171,16 @@ def test_iterators_stand_where_they_stood() -> None:
     assert next(module.count) == 3
     assert list(module.items) == [6, 7]
     assert module.untouched is untouched
+
+
+def test_a_module_gets_its_class_back():
+    class Before(nn.Module):
+        pass
+
+    class After(nn.Module):
+        pass
+
+    module = nn.Sequential(Before())
+    with Snapshot(module):
+        module[0].__class__ = After
+    assert type(module[0]) is Before

@@ -8,9 +8,10 @@ compared with the declared ones.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def write_model(
     new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            return _write_checked(model, arrays, path, external_data_threshold, Path(folder), check)
+        with _temporary_folder(path) as folder:
+            return _write_checked(model, arrays, path, external_data_threshold, folder, check)
     except OSError as error:
         raise StageError(
             f"cannot write the model: {error}", stage="export", hint=f"is {path.parent} writable?"
@@ -64,6 +65,20 @@ def write_model(
             for made in new:  # the innermost first
                 with suppress(OSError):
                     made.rmdir()
+
+
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """Make a folder beside ``path``, gone at the end, also if an interrupt comes while it goes."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield folder
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _write_checked(

@@ -171,14 +171,14 @@ def check(program, folder: Path) -> None:
 quiet = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=quiet, derandomize=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=quiet, derandomize=True)
 @given(programs)
 def test_random_programs(program) -> None:
     run(program)
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=quiet)
+@settings(max_examples=250, deadline=None, suppress_health_check=quiet)
 @given(programs)
 def test_many_random_programs(program) -> None:
     run(program)
