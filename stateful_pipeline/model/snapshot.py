@@ -160,11 +160,7 @@ class Snapshot:
         for read, change, value in self._settings:
             if read() != value:
                 change(value)
-        for module, cls in self._kinds:
-            if type(module) is not cls:
-                module.__class__ = cls
-        for holder, held in self._holders:
-            refill(holder, held)
+        self._restore_holders()
         self._restore_bindings()
         for value, elements in self._blocks:
             restore_block(value, elements)
@@ -177,6 +173,13 @@ class Snapshot:
         with torch.no_grad():
             for saved in self._tensors:
                 _restore_tensor(saved, restored)
+
+    def _restore_holders(self) -> None:
+        for module, cls in self._kinds:
+            if type(module) is not cls:
+                module.__class__ = cls
+        for holder, held in self._holders:
+            refill(holder, held)
 
     def _restore_bindings(self) -> None:
         for cls, names in self._classes:
