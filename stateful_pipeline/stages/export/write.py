@@ -8,8 +8,8 @@ compared with the declared ones.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,12 +70,14 @@ def write_model(
 @contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
     """Make a folder beside ``path``, gone at the end, also if an interrupt comes while it goes."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        folder.mkdir(mode=0o700)
         yield folder
     finally:
         try:
-            shutil.rmtree(folder)
+            if folder.exists():
+                shutil.rmtree(folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
