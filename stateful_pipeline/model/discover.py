@@ -155,21 +155,21 @@ def _unless_proven(
     """Return the module in phases if what was tried as initial values is not sure to be right.
 
     Returns:
-        None if it is proven for all inputs, or nothing can be said: a value is empty, or there are
-        branches on values.
+        None if it is proven for all inputs, or nothing can be said: a value is empty, there are
+        branches on values, or the module cannot be taken apart into phases.
     """
     values = {path: read(warmed.module, path) for path in warmed.shapes}
     if any(isinstance(value, torch.Tensor) and not value.numel() for value in values.values()):
         return None
     phases = find_phases(module, call, plan, first.sizes).each
-    if len(phases) != 2:
-        return None
     try:
         phased = _in_phases(module, call, plan, axes, wishes, first, phases)
     except PipelineError:
         return None
     if phased is None or not isinstance(phased.reference, PhasedReference):
         return None
+    if phased.reference.transient > 1:  # later calls differ from each other, too
+        return phased
     initial = {
         state.name: values[path]
         for state in phased.reference.states

@@ -91,10 +91,11 @@ def warm(
             return None
         if _paths(again) != _paths(copied):
             return None  # it goes on changing
+        also = _changed(copied, pristine)
         created = _put_back(copied, pristine)
     if not created:
         return None
-    watched = [*created, *(path for path in sorted(_paths(pristine)) if path not in created)]
+    watched = [*created, *(path for path in also if path not in created)]
     runs = list(runs_of(module, watched, call, plan, axes, sizes))
     like = plan.steps(sizes, 0, len(runs[0].inputs))
     runs += unlike_runs(module, watched, call, like, sizes)
@@ -123,6 +124,20 @@ def warm(
 
 def _paths(module: nn.Module) -> set[str]:
     return {leaf.path for leaf in leaves(module)}
+
+
+def _changed(copied: nn.Module, pristine: nn.Module) -> list[str]:
+    """Return what a call changed of what was there before, and every number and text.
+
+    Weights are left out, of which each run would keep copies.
+    """
+    now = {leaf.path: leaf.value for leaf in leaves(copied)}
+    return [
+        leaf.path
+        for leaf in leaves(pristine)
+        if leaf.path in now
+        and (isinstance(leaf.value, PLAIN) or not _alike(now[leaf.path], leaf.value))
+    ]
 
 
 def _put_back(copied: nn.Module, pristine: nn.Module) -> dict[str, Any]:

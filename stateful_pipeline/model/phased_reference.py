@@ -148,6 +148,10 @@ class PhasedReference(Reference):
         held = [self.held_in(self.phases[index], state) for state in self.states[1:]]
         return [state for state in held if state is not None]
 
+    def after(self, index: int) -> int:
+        """Return the phase after another; the last stays."""
+        return min(index + 1, self.transient)
+
     def check_left(self, index: int, held: Mapping[str, str]) -> None:
         """Check that a call in phase ``index`` leaves the structure of the phase that follows.
 
@@ -158,7 +162,7 @@ class PhasedReference(Reference):
         Raises:
             StateError: It leaves another.
         """
-        wanted = self.phases[min(index + 1, self.transient)]
+        wanted = self.phases[self.after(index)]
         before = self.phases[index].structure
         states = {path for state in self.states for path in state.places}
         changes = {
@@ -169,9 +173,10 @@ class PhasedReference(Reference):
         for path in sorted(changes | held.keys()):
             now = held.get(path, "nothing")
             expected = _words(wanted.structure, path)
-            if expected == "number":
-                number = wanted.numbers[path]
-                same = now == type(number).__name__ if path in states else now == repr(number)
+            if expected == "number" and path in states:
+                same = now not in ("nothing", "None", "Tensor")
+            elif expected == "number":
+                same = now == repr(wanted.numbers[path])
             else:
                 same = now == expected
             if not same:
@@ -275,7 +280,7 @@ class InPhase(Reference):
     @property
     def next(self) -> int:
         """The phase after this one; the last stays."""
-        return min(self.index + 1, self._whole.transient)
+        return self._whole.after(self.index)
 
     def rollout(
         self,

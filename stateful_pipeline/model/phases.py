@@ -22,9 +22,7 @@ from torch import nn
 
 from stateful_pipeline.model.holders import WRITABLE, Visit, is_number, read, walk
 from stateful_pipeline.model.inputs import InputPlan
-from stateful_pipeline.model.reference import (
-    Call,
-)
+from stateful_pipeline.model.reference import Call
 from stateful_pipeline.model.snapshot import Snapshot
 
 MOST_PHASES = 17

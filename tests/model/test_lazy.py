@@ -188,7 +188,7 @@ class MadeObject(nn.Module):
     [
         (FilledList, {"delay.0", "delay.1"}),
         (FilledDict, {"phase", "memory.sum"}),
-        (MadeObject, {"phase", "cache.h", "cache.n"}),
+        (MadeObject, {"cache.h", "cache.n"}),
     ],
 )
 def test_containers_and_objects_that_the_first_call_fills_hold_states(module, states, follow):

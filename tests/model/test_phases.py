@@ -517,6 +517,89 @@ def test_a_first_value_that_depends_on_a_rare_size_is_right(tmp_path) -> None:
             np.testing.assert_allclose(got, eager(x).numpy(), 1e-4, 1e-5)
 
 
+class NumberBeside(nn.Module):
+    """The first call creates a constant number, and gives something else for rare inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = None
+
+    def forward(self, x):
+        if self.calls is None:
+            self.calls = 1
+            return x + torch.relu(x - 1e6)
+        self.calls += 1
+        return x
+
+
+class WithinACondition(nn.Module):
+    """The first call takes another graph within the graph than later calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.h = None
+
+    def forward(self, x):
+        first = self.h is None
+        if first:
+            self.h = torch.zeros(3)
+        shown = (lambda v: v + torch.relu(v - 1e6)) if first else (lambda v: v * 1)
+        y = torch.cond(x.sum() > -1e9, shown, lambda v: v - 1, (x,))
+        self.h = 0.5 * self.h + x
+        return y + self.h
+
+
+class ResetsANumber(nn.Module):
+    """A number that the first call sets to a constant, beside a branch on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.h = None
+        self.n = 5
+
+    def forward(self, x):
+        if self.h is None:
+            self.h, self.n = x, 0
+        if x.sum() > 0:
+            self.n += 1
+        self.h = 0.5 * self.h + x
+        return self.h * self.n
+
+
+@pytest.mark.parametrize(
+    ("module", "states"),
+    [
+        (NumberBeside, ["phase", "calls"]),
+        (WithinACondition, ["phase", "h"]),
+        (ResetsANumber, ["phase", "h", "n"]),
+    ],
+)
+def test_what_the_first_call_does_beside_is_right_for_rare_inputs(module, states, tmp_path) -> None:
+    path = tmp_path / "m.onnx"
+    contract = sp.export_onnx(module().eval(), (torch.randn(3),), path)
+    assert [state.name for state in contract.states] == states
+    runner, eager = sp.StatefulRunner(path), module()
+    for x in (torch.tensor([3e6, 1.0, -2.0]), torch.ones(3), -torch.ones(3)):
+        np.testing.assert_allclose(runner.run({"x": x.numpy()})["output"], eager(x).numpy(), 1e-6)
+
+
+def test_a_number_that_is_proven_constant_needs_no_phases(follow) -> None:
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n = None
+            self.h = None
+
+        def forward(self, x):
+            if self.n is None:
+                self.n, self.h = 0, torch.zeros(3)
+            self.n += 1
+            self.h = 0.5 * self.h + x
+            return self.h * self.n
+
+    assert follow(Counted()).keys() == {"n", "h"}
+
+
 def test_a_first_value_that_is_proven_constant_needs_no_phases(follow) -> None:
     torch.manual_seed(0)
     shapes = follow(MadeZeros(), (2, 3), {"x": {0: "batch"}})
