@@ -169,8 +169,12 @@ def equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool | None:
 
     None stands for a layout whose elements cannot be compared.
     """
-    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
+    if a.is_nested or b.is_nested:
+        return a.is_nested and b.is_nested and _equal_nested(a, b)
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout or a.device != b.device:
         return False
+    if a.is_meta:
+        return True  # it has no elements
     if a.layout == torch.strided and not a.is_quantized:
         return torch.equal(_bits(a), _bits(b))
     if a.is_quantized:
@@ -179,6 +183,16 @@ def equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool | None:
         return torch.equal(a.detach().to_dense(), b.detach().to_dense())
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _equal_nested(a: torch.Tensor, b: torch.Tensor) -> bool | None:
+    if a.layout != b.layout:
+        return False
+    ours, others = a.detach().unbind(), b.detach().unbind()
+    if len(ours) != len(others):
+        return False
+    found = [equal_tensors(one, other) for one, other in zip(ours, others, strict=True)]
+    return None if None in found else all(found)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

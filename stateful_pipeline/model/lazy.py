@@ -32,6 +32,7 @@ from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, StateError
 from stateful_pipeline.model.entries import PLAIN
+from stateful_pipeline.model.fingerprints import equal_tensors
 from stateful_pipeline.model.first_calls import Run, runs_of, shape_after, unlike_runs
 from stateful_pipeline.model.holders import leaves, read, write
 from stateful_pipeline.model.inputs import InputPlan
@@ -136,8 +137,14 @@ def _changed(copied: nn.Module, pristine: nn.Module) -> list[str]:
         leaf.path
         for leaf in leaves(pristine)
         if leaf.path in now
-        and (isinstance(leaf.value, PLAIN) or not _alike(now[leaf.path], leaf.value))
+        and (isinstance(leaf.value, PLAIN) or not _untouched(now[leaf.path], leaf.value))
     ]
+
+
+def _untouched(now: Any, before: Any) -> bool:
+    if isinstance(now, torch.Tensor) and isinstance(before, torch.Tensor):
+        return bool(equal_tensors(now, before))
+    return type(now) is type(before)
 
 
 def _put_back(copied: nn.Module, pristine: nn.Module) -> dict[str, Any]:

@@ -288,3 +288,31 @@ def test_a_declared_initial_value_has_to_do_what_the_first_call_does(tmp_path):
     sp.export_onnx(Peak().eval(), (x,), path, states={"peak": {"init": {"value": -5.0}}})
     with pytest.raises(StateError, match="no initial value does"):
         sp.export_onnx(Peak().eval(), (x,), path, states={"peak": {"init": {"value": 1.0}}})
+
+
+class BesideConstant(nn.Module):
+    """Holds a tensor that is no dense tensor of numbers, and that ``forward`` leaves alone."""
+
+    def __init__(self, constant):
+        super().__init__()
+        self.constant, self.h, self.calls = constant, None, 0
+
+    def forward(self, x):
+        if self.h is None:
+            self.h = torch.zeros_like(x)
+        self.h = self.h + x
+        self.calls += 1
+        return self.h * self.calls
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.ones(3, dtype=torch.complex64),
+    ],
+    ids=["coo", "meta", "complex"],
+)
+def test_a_constant_of_any_layout_may_lie_beside_what_the_first_call_creates(make, follow):
+    follow(BesideConstant(make()), "auto")
