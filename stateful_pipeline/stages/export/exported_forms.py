@@ -170,7 +170,8 @@ def _translation(overload: Any, form: Elementwise) -> Callable[..., Any]:
     def translate(*args: Any, **kwargs: Any) -> Any:
         arguments = _in_order(overload, tuple(map(typed, args)), kwargs)
         result = _result_dtype(overload, args, kwargs)
-        if form.only not in (None, result):
+        operands = [_held_by(o, result) for o in arguments[: form.operands]]
+        if form.only not in (None, result) or form.leaves(result, operands):
             return _exporters(overload, *args, **kwargs)
         writer = form.writer(_Recorder(), _dtype(arguments[0]), result)
         given = [_operand(writer, o, form.promotes) for o in arguments[: form.operands]]
@@ -202,9 +203,23 @@ def _dtype(value: Any) -> torch.dtype | None:
     return dtype_of(value) if isinstance(value, ir.Value) else None
 
 
+def _is_exact(value: Any) -> bool:
+    """Whether a value is a Python number of which a tensor keeps fewer digits."""
+    is_kept = isinstance(value, ir.Value) and _EXACT in value.meta
+    return is_kept and value.dtype != ir.DataType.DOUBLE
+
+
+def _held_by(value: Any, dtype: torch.dtype) -> torch.dtype | None:
+    """Return the dtype of a value; of a Python number, ``dtype`` where that holds it, or None."""
+    number = value.meta[_EXACT] if _is_exact(value) else value
+    if isinstance(number, int | float):
+        return dtype if torch.tensor(number, dtype=dtype).item() == number else None
+    return _dtype(value)
+
+
 def _operand(writer: Writer, value: Any, promotes: bool) -> Any:
     if isinstance(value, ir.Value):
-        if promotes and _EXACT in value.meta and value.dtype != ir.DataType.DOUBLE:
+        if promotes and _is_exact(value):
             return writer.number(value.meta[_EXACT])
         return writer.cast(value) if promotes else value
     return None if value is None else writer.number(value)

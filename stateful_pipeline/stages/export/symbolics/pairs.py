@@ -173,7 +173,7 @@ def _multiply(op: Writer, a: Any, b: Any) -> Any:
 PAIRS: dict[str, Symbolic] = {
     "aten::where": Elementwise(_chosen_truth, 3, only=torch.bool),
     "aten::add": Elementwise(lambda op, a, b, alpha: op("Or", a, b), 2, only=torch.bool),
-    "aten::mul": Elementwise(_multiply, 2),
+    "aten::mul": Elementwise(_multiply, 2, exact=True),
     "aten::hypot": binary(hypot),
     "aten::logaddexp": binary(logaddexp),
     "aten::logaddexp2": binary(logaddexp2),

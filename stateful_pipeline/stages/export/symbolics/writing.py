@@ -206,6 +206,7 @@ class Elementwise:
         only: The dtype of the results that the form is for; others are the exporter's.
         promotes: Whether operands are cast to that dtype.
         reduces: Whether the form itself gives a tensor of the rank of the result.
+        exact: Whether the form is for numbers that results of 16 bits would round.
     """
 
     form: Callable[..., Any]
@@ -215,6 +216,11 @@ class Elementwise:
     only: torch.dtype | None = None
     promotes: bool = True
     reduces: bool = False
+    exact: bool = False
+
+    def leaves(self, result: torch.dtype, operands: Sequence[torch.dtype | None]) -> bool:
+        """Whether operands of these dtypes, None for such numbers, are left to the exporter."""
+        return self.exact and result in _HALVES and set(operands) == {result}
 
     def writer(self, graph: Any, first: torch.dtype | None, result: torch.dtype) -> Writer:
         """Return what to write results with, for a first operand of a dtype, or a number."""
@@ -225,6 +231,8 @@ class Elementwise:
         """Write a node of a TorchScript graph; see :data:`Symbolic`."""
         result = result_dtype(g)
         if result is None or self.only not in (None, result):
+            return NotImplemented
+        if self.leaves(result, [dtype_of(value) for value in arguments[: self.operands]]):
             return NotImplemented
         op = self.writer(g, dtype_of(arguments[0]), result)
         given = [None if torch_exporter.is_none(v) else v for v in arguments[: self.operands]]
