@@ -193,6 +193,18 @@ def numbers_kept() -> Iterator[None]:
         building._get_or_create_constant = original
 
 
+def positional_names(module: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Return the names of what an exported program's module takes by position alone.
+
+    It wants its arguments as they were given when it was exported.
+    """
+    info: Any = getattr(module.graph._codegen, "pytree_info", None)
+    parts = [f"pytree_info.{n}" for n in ("orig_args", "in_spec") if not hasattr(info, n)]
+    refuse_missing(parts, "script")
+    by_position, _ = info.in_spec.children()
+    return tuple(info.orig_args[: by_position.num_children])
+
+
 def exporters_form(overload: Any) -> Callable[..., Any]:
     """Return the form that the ONNX exporter itself has for an operator, ``aten.add.Tensor``.
 

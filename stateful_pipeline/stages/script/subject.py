@@ -17,6 +17,7 @@ from stateful_pipeline.model.inputs import Input, InputPlan, Recorded, Sampler, 
 from stateful_pipeline.model.scripted import class_name, is_scripted, signature
 from stateful_pipeline.model.scripted_types import fitted_argument
 from stateful_pipeline.model.subject import KeywordCall, Subject
+from stateful_pipeline.model.torch_internals import positional_names
 from stateful_pipeline.spec import InputSpec, Spec
 from stateful_pipeline.spec.faults import show
 from stateful_pipeline.stages.script.explicit_source import state_shape
@@ -93,6 +94,8 @@ def _check_parameters(spec: Spec, module: torch.nn.Module) -> None:
 
 def _positional(spec: Spec, module: torch.nn.Module) -> tuple[str, ...]:
     """Return the names of the arguments that the entry point takes by position alone."""
+    if isinstance(module, torch.fx.GraphModule) and spec.source.exported_program is not None:
+        return positional_names(module)
     parameters = signature(module, spec.source.method).parameters
     return tuple(
         n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in spec.inputs
