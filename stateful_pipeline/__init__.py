@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateful_pipeline.api import export_onnx
     from stateful_pipeline.contract import Contract
+    from stateful_pipeline.model.cpp_objects import explicit_form
     from stateful_pipeline.runner import run_spec
     from stateful_pipeline.runtime import StatefulRunner
     from stateful_pipeline.spec import Spec, load_spec
@@ -22,6 +23,7 @@ _HOMES = {
     "Contract": "stateful_pipeline.contract",
     "Spec": "stateful_pipeline.spec",
     "StatefulRunner": "stateful_pipeline.runtime",
+    "explicit_form": "stateful_pipeline.model.cpp_objects",
     "export_onnx": "stateful_pipeline.api",
     "load_spec": "stateful_pipeline.spec",
     "run_spec": "stateful_pipeline.runner",
@@ -32,6 +34,7 @@ __all__ = [
     "Spec",
     "StatefulRunner",
     "__version__",
+    "explicit_form",
     "export_onnx",
     "load_spec",
     "run_spec",

@@ -113,8 +113,11 @@ def export_onnx(
             )
 
         contract, raises = first_that_takes(frontend, module, attempt)[1]
+        graphs = subject.carried_graphs()
     for place in raises:
         warnings.warn(f"{place} may raise; an engine goes on there", stacklevel=2)
+    for graph in graphs:
+        warnings.warn(str(graph), stacklevel=2)
     return contract
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from stateful_pipeline.errors import TargetError
+from stateful_pipeline.libraries import missing_tools
+from stateful_pipeline.libraries.toolchain import compiler
 from stateful_pipeline.runtime.engine import PROVIDERS, import_onnxruntime
 
 
@@ -20,12 +23,12 @@ class TargetRow:
 
 
 _LATER = (("onnxruntime", "cuda"), ("onnxruntime", "tensorrt"), ("tensorrt", ""),
-          ("tensorrt_rtx", ""), ("openvino", ""), ("libtorch", ""))  # fmt: skip
+          ("tensorrt_rtx", ""), ("openvino", ""))  # fmt: skip
 
 
 def available_targets() -> list[TargetRow]:
     """Return a row for each runtime and provider that a spec can name."""
-    rows = [_onnxruntime(name) for name in PROVIDERS]
+    rows = [*(_onnxruntime(name) for name in PROVIDERS), _libtorch()]
     later = "not supported yet by this version of stateful-pipeline"
     return rows + [
         TargetRow(runtime, provider, False, False, later) for runtime, provider in _LATER
@@ -42,3 +45,11 @@ def _onnxruntime(name: str) -> TargetRow:
         reason = f"this ONNX Runtime has no {provider.ort_name}: pip install {provider.package}"
         return TargetRow("onnxruntime", name, True, False, reason)
     return TargetRow("onnxruntime", name, True, True, f"onnxruntime {ort.__version__}")
+
+
+def _libtorch() -> TargetRow:
+    missing = missing_tools()
+    if missing is not None:
+        return TargetRow("libtorch", "", False, False, str(missing))
+    first, *_ = compiler().version.splitlines() or ["C++"]
+    return TargetRow("libtorch", "", True, True, f"torch {version('torch')}; {first}")

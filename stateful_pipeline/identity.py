@@ -22,6 +22,14 @@ from torch import nn
 
 from stateful_pipeline import __version__
 from stateful_pipeline.libraries import build, default_cache
+from stateful_pipeline.model.cpp_forms import cpp_objects
+from stateful_pipeline.model.cpp_objects import (
+    cpp_class,
+    form_class,
+    is_cpp_object,
+    is_pickled,
+    state_of,
+)
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.spec import Spec
@@ -30,7 +38,10 @@ from stateful_pipeline.stages.files import sha256
 
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "mlflow")
 _LIBRARIES = {"stateful_pipeline", "torch", "numpy"}
-_DECIDES = ("source", "inputs", "dynamic_axes", "states", "script", "export", "attributes")
+_DECIDES = (
+    *("source", "classes", "inputs", "dynamic_axes"),
+    *("states", "script", "export", "attributes"),
+)
 
 
 def versions() -> dict[str, str]:
@@ -78,6 +89,7 @@ def _of_model(spec: Spec, module: nn.Module) -> set[Path]:
             continue
         if file is not None and not cls.__module__.startswith(("torch.", "builtins")):
             files.add(Path(file))
+    files |= _of_forms(module)
     waiting = list(files)
     while waiting:
         for found in _imported_by(waiting.pop(), folders):
@@ -85,6 +97,13 @@ def _of_model(spec: Spec, module: nn.Module) -> set[Path]:
                 files.add(found)
                 waiting.append(found)
     return files
+
+
+def _of_forms(module: nn.Module) -> set[Path]:
+    """Return the files of the explicit forms of the module's C++ objects."""
+    forms = (form_class(cpp_class(value)) for value in cpp_objects(module).values())
+    found = (inspect.getsourcefile(form) for form in forms if form is not None)
+    return {Path(file) for file in found if file is not None}
 
 
 def _imported_by(source: Path, folders: Sequence[Path]) -> Iterator[Path]:
@@ -155,17 +174,33 @@ def _loaded(spec: Spec) -> set[Path]:
 
 def _module_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
+    for path, held in cpp_objects(module).items():
+        digest.update(f"{path}:{_text(state_of(held)) if is_pickled(held) else ''}".encode())
     for leaf in leaves(module):
         digest.update(f"{leaf.path}:{leaf.kind}:".encode())
         value: Any = leaf.value
         if isinstance(value, torch.Tensor):
-            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            flat = value.detach().cpu().contiguous().reshape(-1)
-            if flat.numel():
-                digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(f"{value.dtype}{tuple(value.shape)}{_digest(value)}".encode())
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()
+
+
+def _text(state: Any) -> str:
+    """Return a pickled state as text: its parts, without the elements of tensors."""
+    if isinstance(state, torch.Tensor):
+        return f"tensor {state.dtype} {tuple(state.shape)} {_digest(state)}"
+    if isinstance(state, list | tuple):
+        return f"{type(state).__name__}({', '.join(map(_text, state))})"
+    if isinstance(state, dict):
+        return f"dict({', '.join(f'{key!r}: {_text(value)}' for key, value in state.items())})"
+    return _text(state_of(state)) if is_cpp_object(state) else repr(state)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _libraries(spec: Spec) -> list[Path]:

@@ -16,6 +16,7 @@ from torch import nn
 from stateful_pipeline.errors import PipelineError, Place, SpecError, StateError
 from stateful_pipeline.foreign import stage_error
 from stateful_pipeline.model.axes import probe_sizes
+from stateful_pipeline.model.cpp_objects import cpp_class, is_cpp_object
 from stateful_pipeline.model.discover import Discovery
 from stateful_pipeline.model.explicit_onnx import ExplicitOnnx
 from stateful_pipeline.model.frontends import FRONTENDS, candidates, capture_with, refused_by_all
@@ -72,6 +73,7 @@ class Inspection:
         frontend: The front end that an export would use; None if something blocks it.
         frontends: Every front end, with the reason why it refuses the model; None if it takes it.
         reset: The method that has set the initial values, if any.
+        carried_graphs: The C++ objects that keep graphs of autograd from call to call.
     """
 
     module: str
@@ -80,6 +82,7 @@ class Inspection:
     frontend: str | None
     frontends: Mapping[str, str | None] = field(default_factory=dict)
     reset: str | None = None
+    carried_graphs: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -97,11 +100,12 @@ def inspect_spec(spec: Spec) -> Inspection:
     try:
         with torch_threads(1):
             found = _inspect(subject, spec.script.frontend)
+            graphs = tuple(map(str, subject.carried_graphs()))
     except (PipelineError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's code may raise anything
         raise stage_error(error, "inspect") from error
-    return replace(found, reset=spec.source.reset)
+    return replace(found, reset=spec.source.reset, carried_graphs=graphs)
 
 
 def _inspect(subject: Subject, asked: str) -> Inspection:
@@ -233,7 +237,7 @@ def _row(
         shape="[" + ", ".join(map(str, state.shape)) + "]",
         initial=short(state.initial) + (", declared" if declared else ""),
         held=_held(state, module) + ("" if _is_there(subject.module, state) else _CREATED),
-        how=_how(state, observation),
+        how=_how(state, observation, module),
         changed=None if place is None else str(place),
         exercised=state.exercised,
     )
@@ -247,6 +251,8 @@ def _held(state: StateDef, module: nn.Module) -> str:
     words = [state.kind]
     if not isinstance(holder, nn.Module):
         words = [f"{state.kind} of {type(holder).__name__}"]
+        if is_cpp_object(holder):
+            words = [f"in a C++ object of {cpp_class(holder)}"]
     elif name in getattr(holder, "_non_persistent_buffers_set", ()):
         words = ["buffer, not persistent"]
     if state.number:
@@ -285,12 +291,14 @@ def _holder(module: nn.Module, path: str) -> tuple[Any, str]:
 _NUMBERS = {torch.int64: "int", torch.float64: "float", torch.bool: "bool"}
 
 
-def _how(state: StateDef, observation: Observation) -> str:
+def _how(state: StateDef, observation: Observation, module: nn.Module) -> str:
     """Say how calls change a state."""
     if state.kind == "phase":
         return "counts the first calls"
     if state.grows:
         return f"grows along {', '.join(sorted(state.grows))}"
+    if is_cpp_object(_holder(module, state.paths[0])[0]):
+        return "by its class" if state.exercised else "not seen to change"
     seen = next((s for s in observation.tracked if set(s.paths) & set(state.paths)), None)
     if seen is not None:
         other = ", with another shape" if len(set(seen.shapes)) > 1 else ""

@@ -166,13 +166,13 @@ def status_of(
     """
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    if isinstance(error, StateError):
-        return "refused"
     made = list(builds.values())
+    required = [build for name, build in builds.items() if not targets[name].optional]
+    if any(isinstance(found, StateError) for found in (error, *(t.error for t in required))):
+        return "refused"
     broken = any(t.error is not None and not isinstance(t.error, TargetError) for t in made)
     if error is not None or broken or missed or any(t.passed is False for t in made):
         return "failed"
-    required = [build for name, build in builds.items() if not targets[name].optional]
     if any(t.error is not None or t.owed for t in required):
         return "owed"
     if any(t.passed is None for t in required) or not any(t.passed for t in made):

@@ -22,6 +22,11 @@ from stateful_pipeline.stages.artifacts import Artifacts
 FRONT = ("script", "rewrite", "export")
 """The stages that are taken over together: the captured program is not kept in a build."""
 
+_FOR_ONNX = ("rewrite", "export")
+"""The stages that nothing needs but what is built from ONNX."""
+
+_SCRIPTED = Path("script") / "model.pt"
+
 FOLDERS = {
     "script": "script",
     "rewrite": "rewrite",
@@ -45,6 +50,11 @@ class Taken:
     why_not: str | None = None
 
 
+def needed_stages(stages: Sequence[str], needed: Sequence[str]) -> list[str]:
+    """Return those of ``stages`` that lead to the artifacts ``needed``."""
+    return [name for name in stages if "onnx" in needed or name not in _FOR_ONNX]
+
+
 def take_over(artifacts: Artifacts, out: Path, key: str, stages: Sequence[str]) -> Taken:
     """Copy what ``stages`` made from the newest build that fits.
 
@@ -62,6 +72,7 @@ def take_over(artifacts: Artifacts, out: Path, key: str, stages: Sequence[str]) 
         OSError: The files of a build that fits cannot be read or copied.
     """
     check = SpotCheck(artifacts, stages[-1])
+    stages = needed_stages(stages, artifacts.needed())
 
     def fits(build: Path, manifest: dict[str, Any]) -> bool:
         return _fits(artifacts, key, build, manifest, stages) and check.equals(build)
@@ -101,6 +112,8 @@ def _fits(
     ended, targets = manifest.get("stages", {}), manifest.get("targets", {})
     if any(ended.get(name, {}).get("status") not in ("done", "reused") for name in stages):
         return False
+    if "scripted" in artifacts.needed() and not (build / _SCRIPTED).is_file():
+        return False
     if "build" not in stages:
         return True
     then, now = _read(build / SPEC), artifacts.spec.content()
@@ -117,8 +130,11 @@ def _fill(
     artifacts: Artifacts, build: Path, manifest: dict[str, Any], stages: Sequence[str]
 ) -> None:
     """Put what was copied where later stages look for it."""
-    artifacts.model = artifacts.folder / "export" / "model.onnx"
-    artifacts.contract = StatefulRunner(artifacts.model).contract
+    if "onnx" in artifacts.needed():
+        artifacts.model = artifacts.folder / "export" / "model.onnx"
+        artifacts.contract = StatefulRunner(artifacts.model).contract
+    if "scripted" in artifacts.needed():
+        artifacts.scripted = artifacts.folder / _SCRIPTED
     for name in stages:
         artifacts.notes[name] = manifest["stages"][name].get("notes", {})
     verified = _read(artifacts.folder / "verify" / "report.json") if "verify" in stages else {}

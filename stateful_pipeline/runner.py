@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.builds import MANIFEST, SPEC, new_build, status_of_linked, switch
-from stateful_pipeline.errors import PipelineError, SpecError, StageError, TargetError
-from stateful_pipeline.foreign import stage_error, write_error
+from stateful_pipeline.errors import SpecError, StageError, TargetError
+from stateful_pipeline.foreign import write_error
 from stateful_pipeline.gates import missed_gates
 from stateful_pipeline.identity import reuse_key, versions
-from stateful_pipeline.model.frontends import candidates, refused_by_all
 from stateful_pipeline.outcome import Outcome, status_of
 from stateful_pipeline.progress import Progress, Silent
 from stateful_pipeline.report import plain_json, write_report
-from stateful_pipeline.reuse import FRONT, nothing_to_reuse, take_over
+from stateful_pipeline.reuse import FRONT, needed_stages, nothing_to_reuse, take_over
 from stateful_pipeline.spec import Gates, Spec
-from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
+from stateful_pipeline.stage_runs import StageRuns
+from stateful_pipeline.stages.artifacts import TargetBuild
 from stateful_pipeline.stages.files import write_text
 from stateful_pipeline.stages.log import LogResult, LogWorker
 from stateful_pipeline.summary import manifest_of, summarize, timings_of
@@ -118,8 +118,8 @@ def _chosen(spec: Spec, targets: Sequence[str]) -> list[str]:
     return [name for name in spec.targets if not targets or name in targets]
 
 
-class _Run:
-    """One run, stage by stage."""
+class _Run(StageRuns):
+    """One run: what it reuses and runs, and the build that it leaves."""
 
     def __init__(
         self,
@@ -130,13 +130,8 @@ class _Run:
         progress: Progress,
         worker: LogWorker | None,
     ) -> None:
-        self.spec, self.out, self.folder, self.key = spec, out, folder, key
-        self.progress, self.worker = progress, worker
-        self.artifacts = Artifacts(spec, folder, progress.say)
-        self.stages: dict[str, dict[str, Any]] = {
-            name: {"status": "not asked", "seconds": 0.0, "error": None} for name in STAGES
-        }
-        self.error: BaseException | None = None
+        super().__init__(spec, folder, STAGES, progress, worker)
+        self.out, self.key = out, key
         self.gates = Gates()
         self.missed: list[str] = []
 
@@ -145,38 +140,16 @@ class _Run:
         try:
             reused = self._reuse(first, force=force)
             if not reused:
-                self._front([name for name in wanted if name in FRONT])
+                self.front([name for name in wanted if name in FRONT])
             for name in wanted:
                 if name not in reused and name not in FRONT:
-                    self._stage(name)
+                    self.stage(name)
         except KeyboardInterrupt as interrupt:
             self.error = interrupt
             for name in wanted:
                 if self.stages[name]["status"] == "not asked":
                     self.stages[name]["status"] = "skipped"
         return self._conclude()
-
-    def _front(self, wanted: Sequence[str]) -> None:
-        """Run script, rewrite and export with the front ends that there are, until one does it."""
-        artifacts = self.artifacts
-        module = artifacts.need("subject", "script").module
-        frontends, untried = candidates(self.spec.script.frontend, module)
-        artifacts.refused = dict(untried)
-        errors: dict[str, PipelineError] = {}
-        for frontend in frontends:
-            artifacts.frontend, self.error = frontend, None
-            for name in wanted:
-                self._stage(name, another=frontend != frontends[-1])
-                if self.stages[name]["status"] == "refused":
-                    break
-            error = self._refusal()
-            if error is None:
-                return
-            errors[frontend] = error
-            artifacts.refused[frontend] = error.message
-        self.error = refused_by_all(errors, untried)
-        failed = next(name for name in wanted if self.stages[name]["status"] == "failed")
-        self.stages[failed]["error"] = str(self.error)
 
     def _reuse(self, first: str, *, force: bool) -> tuple[str, ...]:
         """Take over what an earlier build made; return the stages that need not run."""
@@ -200,58 +173,12 @@ class _Run:
         return ()
 
     def _tell_reused(self, asked: Sequence[str], seconds: float) -> None:
+        needed = needed_stages(asked, self.artifacts.needed())
         for name in asked:
-            self.stages[name] = {"status": "reused", "seconds": seconds, "error": None}
-            self.progress.end(name, "reused", seconds, None)
+            status = "reused" if name in needed else "not needed"
+            self.stages[name] = {"status": status, "seconds": seconds, "error": None}
+            self.progress.end(name, status, seconds, None)
             seconds = 0.0
-
-    def _refusal(self) -> PipelineError | None:
-        """Return the error by which a front end refused the model, if that is what happened."""
-        return self.error if self._is_refusal(self.error) else None  # type: ignore[return-value]
-
-    def _is_refusal(self, error: BaseException | None) -> bool:
-        """Whether it is the front end that does not take the model: neither the spec nor a state.
-
-        States are found before any front end is asked.
-        """
-        if self.artifacts.discovery is None or isinstance(error, SpecError):
-            return False
-        return isinstance(error, PipelineError)
-
-    def _stage(self, name: str, *, another: bool = False) -> None:
-        """Run one stage, unless one before it failed.
-
-        Args:
-            name: The stage.
-            another: Whether another front end can be tried if this one does not take the model.
-        """
-        if self.error is not None:
-            self.stages[name]["status"] = "skipped"
-            self.progress.end(name, "skipped", 0.0, None)
-            return
-        if name == "benchmark" and self.worker is not None:
-            self.worker.wait_ready(10.0)  # so that loading MLflow does not disturb the timing
-        self.progress.begin(name)
-        start = time.perf_counter()
-        error: BaseException | None = None
-        try:
-            importlib.import_module(f"stateful_pipeline.stages.{name}.run").run(self.artifacts)
-        except PipelineError as failure:
-            error = failure
-        except KeyboardInterrupt as interrupt:
-            error = interrupt
-            raise
-        except BaseException as failure:  # noqa: BLE001 - the user's code may raise anything
-            error = stage_error(failure, name, self.folder)
-        finally:
-            seconds = time.perf_counter() - start
-            text = None if error is None else str(error) or type(error).__name__
-            status = "done" if error is None else "failed"
-            if another and self._is_refusal(error):
-                status = "refused"
-            self.stages[name] = {"status": status, "seconds": seconds, "error": text}
-            self.progress.end(name, status, seconds, text)
-        self.error = error
 
     def _end_at(self, what: str, error: StageError) -> None:
         """Note that the run fails at ``what``, which is no stage."""

@@ -1,18 +1,26 @@
-"""Checks in a moment whether an exported model still does what the module does.
+"""Checks in a moment whether what an earlier build made still does what the module does.
 
-The module and the model of an earlier build take a few free-running steps side by side, at the
+The module and the models of an earlier build take a few free-running steps side by side, at the
 usual sizes and with the spec's tolerances.  It proves nothing, as verification does, but it finds
 what no key over code and values can know: that ``forward`` reads a file that was changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from stateful_pipeline.errors import PipelineError
 from stateful_pipeline.model.arrays import to_arrays
-from stateful_pipeline.model.sizes import usual_sizes
+from stateful_pipeline.model.copies import Copies
+from stateful_pipeline.model.deployable import initial_module
+from stateful_pipeline.model.jit import quiet_scripting
+from stateful_pipeline.model.reference import Step, Tensors
+from stateful_pipeline.model.sizes import corner_sizes, usual_sizes
+from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.stages.artifacts import Artifacts
 from stateful_pipeline.stages.verify.compare import Array, Tolerance, compare
@@ -59,6 +67,43 @@ class SpotCheck:
 
     def _differences(self, build: Path) -> Iterator[str]:
         """Yield what differs, in words."""
+        needed = self._artifacts.needed()
+        if "scripted" in needed:
+            yield from self._of_scripted(build / "script" / "model.pt")
+        if "onnx" in needed:
+            yield from self._of_exported(build)
+
+    def _of_scripted(self, path: Path) -> Iterator[str]:
+        """Yield in what a scripted module differs, at the first sizes at which the module runs."""
+        subject = self._artifacts.need("subject", self._stage)
+        with quiet_scripting():
+            scripted: Any = torch.jit.load(path)  # type: ignore[no-untyped-call]
+        theirs = Copies(scripted.eval(), subject.call.unchecked())
+        every = self._artifacts.spec.verify.reset_every
+        expected = self._steps_of_eager(subject, every)
+        got = theirs.rollout({}, [step.inputs for step in expected], every)
+        for step, found in zip(expected, got, strict=True):
+            pair = to_arrays(step.outputs), to_arrays(found.outputs)
+            for what in self._compare("output", *pair):
+                yield f"{what} at step {step.index}"
+
+    def _steps_of_eager(self, subject: Subject, every: int | None) -> list[Step]:
+        """Return a few steps of the module, at the first sizes at which it runs."""
+        eager = Copies(initial_module(subject), subject.call)
+        errors: list[PipelineError] = []
+        for sizes in corner_sizes(subject.axes):
+            try:
+                return list(eager.rollout(sizes, self._inputs(subject, sizes), every))
+            except PipelineError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def _inputs(self, subject: Subject, sizes: Mapping[str, int]) -> list[Tensors]:
+        options = self._artifacts.spec.verify
+        return subject.plan.steps(sizes, options.seeds[0], min(STEPS, options.steps))
+
+    def _of_exported(self, build: Path) -> Iterator[str]:
+        """Yield in what an exported model differs."""
         spec = self._artifacts.spec
         subject = self._artifacts.need("subject", self._stage)
         if self._artifacts.discovery is None:
@@ -73,9 +118,7 @@ class SpotCheck:
             yield f"its states are {sorted(theirs)}, the module's {sorted(mine)}"
             return
         sizes, every = usual_sizes(subject.axes), spec.verify.reset_every
-        count = min(STEPS, spec.verify.steps)
-        inputs = (subject.plan.step(sizes, spec.verify.seeds[0], i) for i in range(count))
-        for step in reference.rollout(sizes, inputs, every):
+        for step in reference.rollout(sizes, self._inputs(subject, sizes), every):
             if every and step.index % every == 0:
                 runner.reset()
             got = runner.run(to_arrays(step.inputs))

@@ -95,7 +95,7 @@ def _target(artifacts: Artifacts, build: TargetBuild) -> dict[str, Any]:
     artifact = build.artifact
     return {
         "runtime": target.runtime,
-        "provider": target.provider,
+        "provider": getattr(target, "provider", None),
         "optional": target.optional,
         "passed": build.passed,
         "owed": list(build.owed),

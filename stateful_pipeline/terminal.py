@@ -79,7 +79,7 @@ class Terminal:
         if self._status is not None:
             self._status.stop()
             self._status = None
-        if status == "not asked":
+        if status in ("not asked", "not needed"):
             return
         mark = _MARKS.get(status, "?")
         note = "" if status == "done" else f"  {status}"
@@ -106,8 +106,11 @@ class Terminal:
             self._console.print(table)
         for name, target in outcome.targets.items():
             self._explain(name, target)
-        for place in outcome.summary.get("notes", {}).get("rewrite", {}).get("never_raised", []):
+        notes = outcome.summary.get("notes", {})
+        for place in notes.get("rewrite", {}).get("never_raised", []):
             self._console.print(f"  [yellow]{escape(place)} may raise; an engine goes on there[/]")
+        for graph in notes.get("script", {}).get("carried_graphs", []):
+            self._console.print(f"  [yellow]{escape(graph)}[/]")
         for gate in outcome.missed:
             self._console.print(f"  [red]gate missed: {escape(gate)}[/]")
         self._console.print(_verdict_line(outcome))
@@ -163,6 +166,8 @@ class Terminal:
             if reason is not None:
                 said = f"refuses it: {escape(reason)}"
             self._console.print(f"{frontend}: {said}")
+        for graph in found.carried_graphs:
+            self._console.print(f"[yellow]{escape(graph)}[/]")
         for blocker in found.blockers:
             told = blocker  # what front ends say is said above
             if found.frontends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import textwrap
 from collections.abc import Iterator
@@ -122,7 +123,11 @@ settings.load_profile("tests")
 
 
 def pytest_configure() -> None:
-    """Let signals reach the tests' processes: they inherit what nohup or a shell's & ignores."""
+    """Let all tests build C++ into one cache below build/, and signals reach their processes.
+
+    A process that nohup or a shell's & has started ignores signals, and so do those it starts.
+    """
+    os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGTERM, signal.SIG_DFL),

@@ -114,6 +114,7 @@ def test_the_public_names_are_these_and_all_are_there():
         "Spec",
         "StatefulRunner",
         "__version__",
+        "explicit_form",
         "export_onnx",
         "load_spec",
         "run_spec",

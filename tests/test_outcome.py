@@ -69,6 +69,13 @@ def test_what_is_absent_counts_unless_it_is_optional():
     assert status(build(passed=True), build("b", error=BROKEN), optional="b") == "failed"
 
 
+def test_a_required_target_whose_state_is_refused_is_the_runs_refusal():
+    refused = build("b", error=StateError("no"))
+    assert status(build(passed=True), refused) == "refused"
+    assert status(build(passed=False), refused) == "refused"
+    assert status(build(passed=True), refused, optional="b") == "failed"
+
+
 def test_one_that_is_not_equal_outranks_one_that_is_absent():
     targets = {"a": build(passed=False), "b": build("b", error=ABSENT)}
     ended = Outcome("m", "failed", Path("f"), error=ABSENT, targets=targets)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-import stateful_pipeline.stages.build.run as build_stage
+import stateful_pipeline.stages.build.onnxruntime as build_stage
 from stateful_pipeline.runner import STAGES, run_spec
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.runtime.engine import PROVIDERS, Provider

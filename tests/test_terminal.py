@@ -106,6 +106,13 @@ def test_lines_that_raise_in_eager_mode_alone_are_said():
     )
 
 
+def test_state_that_keeps_graphs_is_said():
+    graph = "state 'held', a C++ object of acme.Kept: 'swap' leaves state that requires grad"
+    notes = {"script": {"carried_graphs": [graph]}}
+    text = " ".join(shown(outcome("passed", summary={"notes": notes})).split())
+    assert graph in text
+
+
 def test_only_what_was_checked_and_equal_is_called_passed():
     good = TargetBuild("good", passed=True, verify=verify())
     bad = TargetBuild("bad", passed=False, verify=verify())

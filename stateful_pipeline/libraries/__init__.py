@@ -13,7 +13,13 @@
 """
 
 from stateful_pipeline.libraries.building import BuiltLibrary, build, default_cache
-from stateful_pipeline.libraries.infer import Inference, run_infer, run_text
+from stateful_pipeline.libraries.infer import (
+    Inference,
+    infer_program,
+    missing_tools,
+    run_infer,
+    run_text,
+)
 from stateful_pipeline.libraries.loading import LoadedLibrary, load
 from stateful_pipeline.libraries.saving import save
 
@@ -23,7 +29,9 @@ __all__ = [
     "LoadedLibrary",
     "build",
     "default_cache",
+    "infer_program",
     "load",
+    "missing_tools",
     "run_infer",
     "run_text",
     "save",

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.jit import _pickle
 
-from stateful_pipeline.errors import StageError
+from stateful_pipeline.errors import StageError, TargetError
 from stateful_pipeline.libraries.building import build, default_cache
-from stateful_pipeline.libraries.toolchain import STAGE
+from stateful_pipeline.libraries.toolchain import STAGE, cmake, compiler, ninja
 
 SOURCE = Path(__file__).parents[1] / "native" / "infer"
 _TYPED = (
@@ -52,9 +52,11 @@ def run_infer(
     steps: int | None = None,
     method: str = "forward",
     reset_every: int | None = None,
+    reset_at: Sequence[int] = (),
     reset_method: str | None = None,
     threads: int | None = None,
     cache: Path | None = None,
+    program: Path | None = None,
 ) -> Inference:
     """Run a saved model step after step in a C++ process.
 
@@ -66,9 +68,11 @@ def run_infer(
         steps: How many steps, from the first input again after the last; one per input by default.
         method: The method that is one step.
         reset_every: After how many steps the model goes back to its initial state.
+        reset_at: Steps before which it goes back to it, too, counted from 0.
         reset_method: The method that does so; the model is loaded again by default.
         threads: How many threads PyTorch computes with.
         cache: Where the program is built.
+        program: The program, where it has been built.
 
     Raises:
         StageError: The program cannot be built, ends with an error, or gives what cannot be read.
@@ -85,7 +89,9 @@ def run_infer(
         arguments = ["--inputs", given, "--outputs", outputs, "--time", times, "--method", method]
         for option, value in options.items():
             arguments += [] if value is None else [option, value]
-        _run(model, libraries, arguments, cache)
+        for step in reset_at:
+            arguments += ["--reset-at", step]
+        _run(program or _built(cache), model, libraries, arguments)
         measured = json.loads(times.read_text(encoding="utf-8"))
         returned = _read(outputs)
     return Inference(returned, measured["nanoseconds"], measured["load_nanoseconds"])
@@ -112,13 +118,40 @@ def run_text(
     Raises:
         StageError: The program cannot be built, or ends with an error.
     """
-    return _run(model, libraries, ["--string", text], cache).removesuffix("\n")
+    return _run(_built(cache), model, libraries, ["--string", text]).removesuffix("\n")
 
 
-def _run(
-    model: Path, libraries: Sequence[Path], arguments: Sequence[Any], cache: Path | None
-) -> str:
+def infer_program(cache: Path | None = None) -> Path:
+    """Return the program ``infer``, built unless the cache has it.
+
+    Raises:
+        TargetError: This machine has no tools to build it with.
+        StageError: It cannot be built for another reason.
+    """
+    try:
+        return _built(cache)
+    except StageError as error:
+        raise missing_tools() or error from error
+
+
+def missing_tools() -> TargetError | None:
+    """Return the error for a machine on which nothing of C++ can be built; None where it can."""
+    try:
+        compiler()
+        cmake()
+        ninja()
+    except StageError as error:
+        reason = error.message.removeprefix(f"{STAGE}: ")
+        return TargetError(f"libtorch runs models in a C++ program: {reason}", hint=error.hint)
+    return None
+
+
+def _built(cache: Path | None) -> Path:
     [program] = build(SOURCE, cache or default_cache()).programs
+    return program
+
+
+def _run(program: Path, model: Path, libraries: Sequence[Path], arguments: Sequence[Any]) -> str:
     given = [word for library in libraries for word in ("--library", library)]
     command = [str(word) for word in (program, model, *given, *arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603

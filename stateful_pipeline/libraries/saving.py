@@ -17,7 +17,7 @@ import torch
 
 from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.libraries.toolchain import STAGE
-from stateful_pipeline.model.fingerprints import equal_tensors
+from stateful_pipeline.model.cpp_objects import same_state
 from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.scripted import core, members, submodules
 
@@ -90,26 +90,8 @@ def _classes(value: Any) -> Iterator[str]:
 def _lost(before: Any, after: Any, path: str) -> Iterator[str]:
     """Yield the attributes in which two modules of one class differ."""
     for name, _, kind in members(before):
-        if kind != "module" and not _same(_value(before, name), _value(after, name)):
+        if kind != "module" and not same_state(_value(before, name), _value(after, name)):
             yield f"{path}{name}"
     others = submodules(after)
     for name, inner in submodules(before).items():
         yield from _lost(inner, others[name], f"{path}{name}.")
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values of TorchScript are equal, bit for bit; objects by what they save."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and equal_tensors(one, other) is not False
-    if isinstance(one, torch.ScriptObject):
-        return _same(_state(one), _state(other))
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other) or (one != one and other != other)
-
-
-def _state(object_: Any) -> Any:
-    """Return what a C++ class saves of an object; None for one of TorchScript, of which all is."""
-    return object_.__getstate__()[0] if object_._has_method("__getstate__") else None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from stateful_pipeline.model.cpp_objects import is_cpp_object, restore_state, state_of
 from stateful_pipeline.model.entries import attributes, cells, slots
 from stateful_pipeline.model.scripted import core, is_scripted, keep
 from stateful_pipeline.model.scripted_items import Dict, List, keep_items
@@ -43,6 +44,8 @@ def _items(holder: Any) -> Any:
         return keep_items(holder)
     if isinstance(holder, nn.Module):
         return _in_module(holder)
+    if is_cpp_object(holder):
+        return state_of(holder)
     if isinstance(holder, dict | set):
         return holder.copy() if type(holder) in (dict, set) else _plain_copy(holder)
     if isinstance(holder, list | collections.deque):
@@ -87,6 +90,8 @@ def _refill_items(holder: Any, items: Any) -> None:
         items()
     elif isinstance(holder, nn.Module):
         _refill_module(holder, *items)
+    elif is_cpp_object(holder):
+        restore_state(holder, items)
     elif isinstance(holder, dict):
         refill_dict(holder, items)
     elif isinstance(holder, list | collections.deque | set):

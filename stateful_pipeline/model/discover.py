@@ -16,6 +16,7 @@ from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import Place, StateError
 from stateful_pipeline.model.axes import probe_sizes
+from stateful_pipeline.model.cpp_equality import check_explicit_forms
 from stateful_pipeline.model.created_states import with_created
 from stateful_pipeline.model.first_run import OBSERVED_STEPS, first_run
 from stateful_pipeline.model.inputs import InputPlan
@@ -29,6 +30,7 @@ from stateful_pipeline.model.scripted import is_scripted
 from stateful_pipeline.model.scripted_places import place_of_code
 from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.model.settled_states import Setting, settled_states
+from stateful_pipeline.model.sizes import corner_sizes
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ def discover(
     refuse_opaque(module)
     refuse_training(module)
     try:
-        return _discover(module, call, plan, axes, wishes)
+        discovery = _discover(module, call, plan, axes, wishes)
+        check_explicit_forms(discovery.reference, plan, corner_sizes(axes)[:2])
+        return discovery
     except StateError as error:
         if error.place is None and error.attribute is not None:
             places = places_of_changes(module, call, plan, axes, [error.attribute])

@@ -22,6 +22,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from stateful_pipeline.model.cpp_objects import (
+    cpp_class,
+    form_class,
+    form_of,
+    is_cpp_object,
+    is_pickled,
+)
 from stateful_pipeline.model.scripted import (
     FIXED_TUPLE,
     INTERNALS,
@@ -106,6 +113,8 @@ def entries(holder: Any) -> list[Entry] | None:
         return _distinct(_in_scripted(holder) if is_scripted(holder) else _in_module(holder))
     if isinstance(holder, List | Dict):
         return _distinct(_in_items(holder))
+    if is_cpp_object(holder):
+        return _in_cpp_object(holder)
     if isinstance(holder, _NOT_ENTERED):
         return None
     if type(holder) in (list, tuple):
@@ -162,6 +171,13 @@ def _in_scripted(module: nn.Module) -> Iterator[Entry]:
     yield from _in_hooks(module)
     for name, value, kind in in_code(module):
         yield Entry(name, value, kind, None)
+
+
+def _in_cpp_object(holder: Any) -> list[Entry] | None:
+    """Return what the explicit form of an object holds; nothing for a class that has none."""
+    if not is_pickled(holder):
+        return None
+    return entries(form_of(holder)) if form_class(cpp_class(holder)) else []
 
 
 def _in_items(holder: List | Dict) -> Iterator[Entry]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError
 from stateful_pipeline.model.capture import capture
+from stateful_pipeline.model.cpp_forms import with_explicit_forms
 from stateful_pipeline.model.explicit_onnx import ExplicitOnnx, OnnxProgram, explicit_program
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.inputs import InputPlan
@@ -54,6 +55,7 @@ def capture_with(
     """
     if isinstance(reference.module, ExplicitOnnx):
         return explicit_program(reference.module, reference, plan)
+    reference = with_explicit_forms(reference, plan)
     if isinstance(reference, PhasedReference):
         return _each_phase(frontend, reference, plan, sizes)
     return (script if frontend == "torchscript" else capture)(reference, plan, sizes)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from stateful_pipeline.model.fingerprints import equal_tensors, fingerprint
+from stateful_pipeline.model.equal_tensors import equal_tensors
+from stateful_pipeline.model.fingerprints import fingerprint
 from stateful_pipeline.model.holders import Leaf, is_number
 
 _MAY_APPEAR = ("cached",)

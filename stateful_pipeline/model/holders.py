@@ -9,8 +9,8 @@ length or its keys are state too.
 A leaf's path joins the keys from the module down to it with dots, as in ``encoder.cells.0.h`` or
 ``memory.fast``; for registered tensors that is PyTorch's fully qualified name.  Each holder is
 entered once, by the first path that reaches it, so that cycles end; where it is met again the leaf
-names that first path as its ``alias``.  Python modules, library internals and opaque C++ objects
-are not entered.
+names that first path as its ``alias``.  Python modules and library internals are not entered, and
+C++ objects by the explicit forms of their classes (see :mod:`.cpp_objects`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from stateful_pipeline.model.cpp_objects import form_of, is_cpp_object, written
 from stateful_pipeline.model.entries import (
     BLOCKS,
     CONSTANTS,
@@ -160,12 +161,16 @@ def read(root: Any, path: str) -> Any:
 
 def write(root: nn.Module, path: str, value: Any) -> None:
     """Put ``value`` at ``path``, without ``__setattr__`` and its checks; tuples are made anew."""
-    for holder, entry in reversed(list(_steps(root, path))):
+    steps = list(_steps(root, path))
+    for holder, entry in reversed(steps):
         if not isinstance(holder, tuple):
-            _put(holder, entry.key, value)
-            return
+            _put(form_of(holder) if is_cpp_object(holder) else holder, entry.key, value)
+            break
         items = [*holder[: entry.key], value, *holder[entry.key + 1 :]]
         value = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+    for holder, _ in steps:
+        if is_cpp_object(holder):
+            written(holder)
 
 
 def _put(holder: Any, key: Any, value: Any) -> None:

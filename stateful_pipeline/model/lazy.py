@@ -32,7 +32,7 @@ from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, StateError
 from stateful_pipeline.model.entries import PLAIN
-from stateful_pipeline.model.fingerprints import equal_tensors
+from stateful_pipeline.model.equal_tensors import equal_tensors
 from stateful_pipeline.model.first_calls import Run, runs_of, shape_after, unlike_runs
 from stateful_pipeline.model.holders import leaves, read, write
 from stateful_pipeline.model.inputs import InputPlan

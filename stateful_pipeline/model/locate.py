@@ -84,7 +84,7 @@ def change_places(
 
     The module is left as it was.  A path whose change no line of code accounts for is left out.
     """
-    inside = {path: part for path in paths if (part := _scripted_part(module, path)) is not None}
+    inside = {path: part for path in paths if (part := scripted_part(module, path)) is not None}
     watch = _Watch(module, paths, inside)
     before = sys.gettrace()
     with Snapshot(module), torch.no_grad():
@@ -97,7 +97,7 @@ def change_places(
     return watch.found | {path: place for path, place in stored.items() if place is not None}
 
 
-def _scripted_part(module: nn.Module, path: str) -> tuple[nn.Module, str] | None:
+def scripted_part(module: nn.Module, path: str) -> tuple[nn.Module, str] | None:
     """Return the outermost ScriptModule on the way to ``path``, and the rest of the path."""
     names = path.split(".")
     for count in range(len(names)):

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import StateError
-from stateful_pipeline.model.holders import Visit, walk
+from stateful_pipeline.model.cpp_forms import refuse_without_form
+from stateful_pipeline.model.cpp_objects import cpp_class, is_cpp_object
 from stateful_pipeline.model.scripted import (
     OPAQUE,
     class_name,
@@ -14,16 +15,22 @@ from stateful_pipeline.model.scripted import (
     is_scripted,
     library_class,
 )
+from stateful_pipeline.model.survey import survey
 
 
 def refuse_opaque(module: nn.Module) -> None:
-    """Refuse what hides its state from Python: objects of C++ and of TorchScript classes."""
-    for leaf in walk([Visit("", module, "module", module)], {}):
+    """Refuse what hides its state from Python, in the module or in what its code refers to.
+
+    That are objects of TorchScript classes, and of C++ classes that have no explicit form.
+    """
+    for leaf in survey(module).leaves:
+        if is_cpp_object(leaf.value):
+            refuse_without_form(leaf.path, leaf.value)
+            continue
         if isinstance(leaf.value, torch.ScriptObject):
-            kind = "a C++ object"
+            kind = f"an object of a TorchScript class ({cpp_class(leaf.value)})"
         elif leaf.kind == OPAQUE:
-            name = type(leaf.value).__name__
-            kind = f"an object of a TorchScript class, or of a rare type ({name})"
+            kind = f"a value of a rare type ({type(leaf.value).__name__})"
         else:
             continue
         raise StateError(

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import PipelineError, Place, StateError
-from stateful_pipeline.model.fingerprints import equal_tensors
+from stateful_pipeline.model.equal_tensors import equal_tensors
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import change_places
 from stateful_pipeline.model.observe import Observation, Tracked, observe

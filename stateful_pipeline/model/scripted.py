@@ -23,7 +23,13 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch import nn
 
-from stateful_pipeline.model.scripted_items import Where, followed, holds_container, keep_attributes
+from stateful_pipeline.model.scripted_items import (
+    Where,
+    followed,
+    holds_container,
+    is_same_object,
+    keep_attributes,
+)
 from stateful_pipeline.model.torch_internals import refuse_missing
 
 OPAQUE = "opaque value of TorchScript"
@@ -191,8 +197,26 @@ def member(module: nn.Module, name: str) -> tuple[Any, str] | None:
 
 def _attribute(holder: Any, name: str, type_: Any) -> tuple[Any, str]:
     value = followed(holder._c.getattr(name), type_, Where(holder._c, name, type_))
+    if isinstance(value, torch.ScriptObject):
+        value = _same_wrapper(holder, name, value)
     kind = "attribute" if _is_followed(type_) else OPAQUE
     return value, FIXED_TUPLE if holds_container(value) else kind
+
+
+_wrappers: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""What stands for the objects of classes that a module's attributes hold."""
+
+
+def _same_wrapper(holder: Any, name: str, value: Any) -> Any:
+    """Return the Python object that stands for an attribute's object: one for all attributes.
+
+    PyTorch makes a new one each time.
+    """
+    known = _wrappers.setdefault(holder, {})
+    if name not in known or not is_same_object(known[name], value):
+        others = [other for held in _wrappers.values() for other in held.values()]
+        known[name] = next((other for other in others if is_same_object(other, value)), value)
+    return known[name]
 
 
 def in_code(module: nn.Module) -> Iterator[tuple[str, Any, str]]:

@@ -124,10 +124,14 @@ class _Code:
         node.output().setType(type_)
         return node.output()
 
-    def run(self) -> None:
-        """Run what was added, by the plain interpreter: it may run while a tracer is at work."""
-        self._graph.registerOutput(self._graph.insertConstant(None))
-        torch._C._jit_interpret_graph(  # type: ignore[attr-defined]  # the stubs lack it
+    def run(self, result: Any = None) -> Any:
+        """Run what was added, by the plain interpreter: it may run while a tracer is at work.
+
+        Args:
+            result: The value in the graph to return, if any.
+        """
+        self._graph.registerOutput(self._graph.insertConstant(None) if result is None else result)
+        return torch._C._jit_interpret_graph(  # type: ignore[attr-defined]  # the stubs lack it
             self._graph, tuple(self._arguments)
         )
 
@@ -154,6 +158,15 @@ class _Code:
         if inner is type_:
             return value, type_
         return self.add("aten::_unwrap_optional", [value], inner), inner
+
+
+def is_same_object(one: Any, other: Any) -> bool:
+    """Whether two of Python's stand-ins for an object of a class stand for the very same one."""
+    if str(one._type()) != str(other._type()):
+        return False
+    code = _Code()
+    both = [code.given(value, value._type()) for value in (one, other)]
+    return bool(code.run(code.add("aten::__is__", both, torch._C.BoolType.get())))
 
 
 def set_item(container: List | Dict, key: Any, value: Any) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from stateful_pipeline.errors import PipelineError, Place, StageError
 from stateful_pipeline.model import compiling, jit
+from stateful_pipeline.model.cpp_scripts import NO_FORMS, ScriptedForms, scripted_forms
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
@@ -51,6 +52,7 @@ class Scripted:
             not the same everywhere.
         paths: The first path of each submodule, by each path that it has.
         limits: The most items that a deque keeps, by its path; to TorchScript, it is a list.
+        forms: The explicit forms of the C++ objects that it holds.
     """
 
     module: torch.jit.ScriptModule
@@ -61,6 +63,7 @@ class Scripted:
     python: bool
     paths: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    forms: ScriptedForms = NO_FORMS
 
     def code(self, title: str) -> str:
         """Return the code with ``title`` as its first line, a comment."""
@@ -89,8 +92,8 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
                 if state.number:  # an attribute that is 0 and will be 0.5 has the type of 0.0
                     put(reference.module, state, state.initial)
             with scriptable(reference.module, seen) as shells:
-                module = _compiled(reference.module, seen, shells)
-                _refuse_uncompiled(reference.module, module, method)
+                module = compiled(reference.module, seen, shells)
+                refuse_uncompiled(reference.module, module, method)
                 graph = jit.inlined_graph(module, method)
                 text = jit.code_of(module, method)
                 python = not isinstance(reference.module, torch.jit.ScriptModule)
@@ -98,14 +101,17 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
                     refuse_dropped_writes(reference.module, method, graph)
             if python:
                 graph = jit.with_python_powers(jit.with_python_remainders(graph))
+            forms = scripted_forms(reference.module, graph)
     except PipelineError:
         raise
     except Exception as error:  # the compiler raises what it likes, and runs the user's code
-        raise _refusal(error) from error
+        raise refusal(error) from error
     schema = getattr(module, method).schema
     parameters = tuple(Parameter(a.name, a.default_value) for a in schema.arguments[1:])
     outputs = tuple(first.outputs)
-    return Scripted(module, graph, parameters, outputs, text, python, shells.paths, shells.limits)
+    return Scripted(
+        module, graph, parameters, outputs, text, python, shells.paths, shells.limits, forms
+    )
 
 
 def _first_call(
@@ -124,7 +130,7 @@ def _first_call(
     return step, seen
 
 
-def _compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.ScriptModule:
+def compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.ScriptModule:
     """Return a module's TorchScript, of its source as it is if no other form of it compiles."""
     try:
         with compiling.own_compiler(seen, shells.naming):
@@ -133,7 +139,7 @@ def _compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.S
         raise
     except Exception as error:
         if seen.learn(str(error)):
-            return _compiled(module, seen, shells)
+            return compiled(module, seen, shells)
         if seen.is_needed:
             raise
         try:
@@ -143,7 +149,9 @@ def _compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.S
             raise error from None
 
 
-def _refuse_uncompiled(module: nn.Module, scripted: torch.jit.ScriptModule, method: str) -> None:
+def refuse_uncompiled(module: nn.Module, scripted: torch.jit.ScriptModule, method: str) -> None:
+    """Raise ``StageError`` where TorchScript has left out the method that is asked for."""
+    """Raise ``StageError`` where TorchScript has left out the method that is asked for."""
     if method in methods(scripted):
         return
     raise StageError(
@@ -160,7 +168,9 @@ def _place_of_function(function: Any) -> Place | None:
     return None if code is None else Place(code.co_filename, code.co_firstlineno)
 
 
-def _refusal(error: Exception) -> StageError:
+def refusal(error: Exception) -> StageError:
+    """Return the error for what TorchScript's compiler has raised: its reason, the user's line."""
+    """Return the error for what TorchScript's compiler has raised: its reason, the user's line."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
     return StageError(
         f"torch.jit.script refused: {type(error).__name__}: " + "\n".join(lines[:6]),

@@ -11,6 +11,8 @@ from torch import nn
 
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.errors import Place
+from stateful_pipeline.model.cpp_autograd import CarriedGraph, carried_graphs
+from stateful_pipeline.model.cpp_objects import give_written
 from stateful_pipeline.model.discover import (
     Discovery,
     discover,
@@ -21,6 +23,7 @@ from stateful_pipeline.model.fixed import refuse_other_values
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.observe import Observation
 from stateful_pipeline.model.settle import Wish
+from stateful_pipeline.model.sizes import corner_sizes
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Subject:
         """Return the line of the user's code that changes each of ``paths``, where one is found."""
         return places_of_changes(self.module, self.call, self.plan, self.axes, paths)
 
+    def carried_graphs(self) -> tuple[CarriedGraph, ...]:
+        """Return which of its C++ objects keep graphs of autograd from call to call."""
+        sizes = corner_sizes(self.axes)[0]
+        return carried_graphs(self.module, self.call.unchecked(), self.plan, sizes)
+
     def discover(self) -> Discovery:
         """Find its states."""
         return discover(self.module, self.call, self.plan, self.axes, self.wishes)
@@ -80,6 +88,7 @@ class KeywordCall:
         Raises:
             StateError: It leaves something else in a fixed attribute.
         """
+        give_written()
         entry = module if self.method == "forward" else getattr(module, self.method)
         given = {**inputs, **self.constants}
         by_position = [given.pop(name) for name in self.positional]
@@ -109,6 +118,7 @@ class PositionalCall:
 
     def __call__(self, module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
         """Call the module once."""
+        give_written()
         given = iter(inputs[name] for name in self.names)
         count = len(self.names) + len(self.constants)
         return module(

@@ -299,7 +299,9 @@ def is_open(value: Any) -> bool:
     """
     if isinstance(value, types.FunctionType):
         return False
-    return isinstance(value, _OPEN) or origin(type(value).__module__) == "user"
+    return (
+        isinstance(value, (*_OPEN, torch.ScriptObject)) or origin(type(value).__module__) == "user"
+    )
 
 
 _OPEN = (

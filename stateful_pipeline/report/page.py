@@ -45,6 +45,7 @@ def render_report(summary: Mapping[str, Any]) -> str:
         _header(summary, verdict, name),
         *_errors(summary),
         *(target_section(target_name, target) for target_name, target in targets.items()),
+        *_graphs(summary),
         *_states(summary),
         *_stages(summary),
         *_origin(summary),
@@ -132,6 +133,14 @@ def _states(summary: Mapping[str, Any]) -> Iterable[str]:
         listed = ", ".join(escape(place) for place in places)
         yield f"<p>In eager mode, forward may raise at {listed}; an engine goes on there.</p>"
     yield "</section>"
+
+
+def _graphs(summary: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what C++ objects keep of autograd."""
+    graphs = (summary.get("notes") or {}).get("script", {}).get("carried_graphs", [])
+    if graphs:
+        listed = "".join(f"<li>{escape(graph)}</li>" for graph in graphs)
+        yield f"<section><h2>State with gradients</h2><ul>{listed}</ul></section>"
 
 
 def _shapes(state: Mapping[str, Any]) -> str:

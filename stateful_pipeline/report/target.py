@@ -85,6 +85,8 @@ def _verify(verify: Mapping[str, Any]) -> Iterable[str]:
     }
     if verify.get("non_finite"):
         facts["NaN or infinite in eager too"] = show_non_finite(verify["non_finite"])
+    if verify.get("states"):
+        facts["states"] = f"{verify['states']}; outputs alone are compared"
     reset = verify.get("reset")
     if reset:
         same = reset.get("passed")

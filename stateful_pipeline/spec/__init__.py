@@ -20,7 +20,7 @@ from stateful_pipeline.spec.options import (
 from stateful_pipeline.spec.schema_builder import json_schema
 from stateful_pipeline.spec.source import Source, Weights
 from stateful_pipeline.spec.states import InitFile, InitValue, StateSpec
-from stateful_pipeline.spec.targets import OnnxRuntimeTarget, Target, TargetVerify
+from stateful_pipeline.spec.targets import LibtorchTarget, OnnxRuntimeTarget, Target, TargetVerify
 from stateful_pipeline.spec.template import template
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "InitValue",
     "InputSpec",
     "Job",
+    "LibtorchTarget",
     "MlflowOptions",
     "OnnxRuntimeTarget",
     "ScriptOptions",

@@ -91,6 +91,15 @@ AttributeName = Annotated[
     ),
 ]
 
+CppClass = Annotated[
+    str,
+    *_text(
+        r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*",
+        "a C++ class, `namespace.Class`",
+        "its name below torch.classes, such as `stateful.TensorRing`",
+    ),
+]
+
 ImportPath = Annotated[
     str,
     *_text(

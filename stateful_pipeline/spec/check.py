@@ -11,6 +11,7 @@ from stateful_pipeline.spec.faults import did_you_mean, raise_together
 from stateful_pipeline.spec.keypath import render
 from stateful_pipeline.spec.locate import find_module, names_in
 from stateful_pipeline.spec.model import Spec
+from stateful_pipeline.spec.source import Importable
 from stateful_pipeline.spec.states import InitFile
 
 
@@ -34,16 +35,26 @@ def check_spec(spec: Spec) -> None:
 
 def _source(spec: Spec) -> Iterator[SpecError]:
     source = spec.source
-    if source.python is not None:
-        yield from _module(spec)
-    elif source.file_path is not None:
-        yield from _missing(spec, "source.file", source.file_path, SourceError)
-        if source.file_path.is_file():
-            yield from _class(spec, source.file_path)
-    elif (program := source.exported_program or source.torchscript or source.onnx) is not None:
+    program = source.exported_program or source.torchscript or source.onnx
+    if program is None:
+        yield from _importable(spec, ("source",), source)
+    else:
         yield from _missing(spec, source.key, program, SourceError)
     if source.weights is not None:
         yield from _missing(spec, "source.weights.file", source.weights.file)
+    for name, form in spec.classes.items():
+        yield from _importable(spec, ("classes", name), form)
+
+
+def _importable(spec: Spec, base: tuple[str, ...], named: Importable) -> Iterator[SpecError]:
+    """Look for a class that is imported or in a file."""
+    key = (*base, named.kind)
+    if named.python is not None:
+        yield from _module(spec, key, named)
+    elif named.file_path is not None:
+        yield from _missing(spec, render(key), named.file_path, SourceError)
+        if named.file_path.is_file():
+            yield from _class(spec, key, named, named.file_path)
 
 
 def _missing(
@@ -59,23 +70,25 @@ def _missing(
     yield error(f"{key}: {what}: {path}", place=spec.place(key), key=key, hint=hint)
 
 
-def _module(spec: Spec) -> Iterator[SpecError]:
-    name = spec.source.module_name or ""
-    found = find_module(name, spec.folder)
+def _module(spec: Spec, parts: tuple[str, ...], named: Importable) -> Iterator[SpecError]:
+    found = find_module(named.module_name or "", spec.folder)
+    key = render(parts)
     if found.missing is not None:
         yield SourceError(
-            f"source.python: there is no module '{found.missing}'",
-            place=spec.place("source.python"),
-            key="source.python",
+            f"{key}: there is no module '{found.missing}'",
+            place=spec.place(parts),
+            key=key,
             hint="install it, run from its folder, put it beside this file, or use "
             "`file: path.py:Class`",
         )
     elif found.source is not None:
-        yield from _class(spec, found.source)
+        yield from _class(spec, parts, named, found.source)
 
 
-def _class(spec: Spec, source: Path) -> Iterator[SpecError]:
-    key, place = spec.source.key, spec.place(spec.source.key)
+def _class(
+    spec: Spec, parts: tuple[str, ...], named: Importable, source: Path
+) -> Iterator[SpecError]:
+    key, place = render(parts), spec.place(parts)
     try:
         names = names_in(source)
     except SyntaxError as error:
@@ -85,7 +98,7 @@ def _class(spec: Spec, source: Path) -> Iterator[SpecError]:
     except OSError as error:
         yield SourceError(f"{key}: {source} cannot be read: {error}", place=place, key=key)
         return
-    wanted = (spec.source.class_name or "").partition(".")[0]
+    wanted = (named.class_name or "").partition(".")[0]
     if not names.open and wanted not in names.all:
         hint = did_you_mean(wanted, names.callables, "classes")
         if names.callables and not hint.startswith("did"):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from stateful_pipeline.errors import Place, SpecError
 from stateful_pipeline.spec import keypath
 from stateful_pipeline.spec.faults import raise_together, show
-from stateful_pipeline.spec.messages import explain
+from stateful_pipeline.spec.messages import explain, keys_there
 from stateful_pipeline.spec.model import Origin, Spec
 from stateful_pipeline.spec.paths import resolve_paths
 from stateful_pipeline.spec.relations import broken_relations
@@ -145,7 +145,8 @@ def _validate(tree: Node, name: str) -> Spec:
         spec = Spec.model_validate(data)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            covered = any(detail["loc"][: len(item.covers)] == item.covers for item in refused)
+            keys = keys_there(detail, tree)
+            covered = any(keys[: len(item.covers)] == item.covers for item in refused)
             if not covered and not (broken and detail["loc"] == ()):
                 faults.append(explain(detail, tree, Spec))
     faults += [

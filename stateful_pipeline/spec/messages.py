@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -26,6 +26,7 @@ _EXPECTED = {
     "float_type": "a number",
     "int_type": "a whole number",
     "list_type": "a list",
+    "model_attributes_type": "a mapping",
     "model_type": "a mapping",
     "path_type": "a path",
     "string_type": "a string",
@@ -51,6 +52,7 @@ def explain(error: ErrorDetails, root: Node, model: type[BaseModel]) -> SpecErro
         root: The tree of the data that was validated.
         model: The model that it was validated by.
     """
+    error = _of_literal(error)
     loc = _keys_of(error)
     parts, node = _follow(loc, root)
     kind = error["type"]
@@ -72,6 +74,27 @@ def explain(error: ErrorDetails, root: Node, model: type[BaseModel]) -> SpecErro
     return SpecError(
         f"{name}: {message}" if name else message, place=place or node.where, key=name, hint=hint
     )
+
+
+def keys_there(error: ErrorDetails, root: Node) -> Parts:
+    """Return the keys of the tree ``root`` that lead to what ``error`` is about."""
+    return _follow(error["loc"], root)[0]
+
+
+def _of_literal(error: ErrorDetails) -> ErrorDetails:
+    """Return an error about the key that says which model of a union is meant, as of that key."""
+    if not error["type"].startswith("union_tag"):
+        return error
+    context = error.get("ctx") or {}
+    key = context["discriminator"].strip("'")
+    there = error["type"] == "union_tag_invalid"
+    return {
+        **error,
+        "type": "literal_error" if there else "missing",
+        "loc": (*error["loc"], key),
+        "input": error["input"][key] if there else error["input"],
+        "ctx": {"expected": context.get("expected_tags", "")},
+    }
 
 
 def _keys_of(error: ErrorDetails) -> Parts:
@@ -151,8 +174,15 @@ def _options_at(model: type[BaseModel], loc: Sequence[Part]) -> list[Any]:
     for part in loc:
         deeper = [_step(option, part) for option in options]
         found = [inner for option in deeper if option is not None for inner in _unwrap(option)]
-        options = found or options
+        options = found or [o for o in options if _is_tagged(o, part)] or options
     return options
+
+
+def _is_tagged(option: Any, tag: Part) -> bool:
+    """Whether a model is the one of a union that ``tag`` names."""
+    fields = getattr(option, "model_fields", {}).values()
+    kinds = (field.annotation for field in fields)
+    return any(get_origin(kind) is Literal and get_args(kind) == (tag,) for kind in kinds)
 
 
 def _models_at(model: type[BaseModel], loc: Sequence[Part]) -> Iterator[type[BaseModel]]:

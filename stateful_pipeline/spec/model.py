@@ -14,6 +14,7 @@ from stateful_pipeline.errors import Place
 from stateful_pipeline.spec import keypath
 from stateful_pipeline.spec.base import (
     AttributeName,
+    CppClass,
     FileName,
     InputName,
     SpecModel,
@@ -31,7 +32,7 @@ from stateful_pipeline.spec.options import (
 )
 from stateful_pipeline.spec.paths import relative_content
 from stateful_pipeline.spec.relations import broken_relations
-from stateful_pipeline.spec.source import Source
+from stateful_pipeline.spec.source import Importable, Source
 from stateful_pipeline.spec.states import StateSpec
 from stateful_pipeline.spec.targets import OnnxRuntimeTarget, Target
 from stateful_pipeline.spec.tree import Node, Parts
@@ -79,6 +80,8 @@ class Spec(SpecModel):
     """How the module is captured."""
     export: ExportOptions = ExportOptions()
     """How the ONNX model is written."""
+    classes: dict[CppClass, Importable] = Field(default_factory=dict)
+    """The explicit forms of C++ classes whose objects the model holds, by the class's name."""
     operators: dict[str, Any] = Field(default_factory=dict)
     """Custom operators: a torch implementation and an ONNX body."""
     targets: dict[FileName, Target] = Field(default_factory=_cpu)

@@ -25,6 +25,7 @@ PATHS: tuple[tuple[Parts, Form], ...] = (
     (("source", "libraries", "*"), "path"),
     (("source", "weights"), "path"),
     (("source", "weights", "file"), "path"),
+    (("classes", "*", "file"), "path:Class"),
     (("inputs", "*", "data", "npz"), "path"),
     (("states", "*", "init", "file"), "path"),
     (("mlflow", "tracking_uri"), "uri"),

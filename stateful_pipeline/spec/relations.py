@@ -39,6 +39,7 @@ def broken_relations(data: Any) -> list[Broken]:
         return []
     return [
         *_source(data),
+        *_classes(data),
         *_sizes(data),
         *_input_axes(data),
         *_state_axes(data),
@@ -80,6 +81,16 @@ def _source(data: Mapping[str, Any]) -> Iterator[Broken]:
                     f"`{key}` means nothing for a source of `{given[0]}`",
                     _who_takes(key),
                 )
+
+
+def _classes(data: Mapping[str, Any]) -> Iterator[Broken]:
+    for name, form in _mapping(data, "classes").items():
+        if isinstance(form, dict) and sum(form.get(key) is not None for key in CONSTRUCTED) != 1:
+            yield Broken(
+                ("classes", name),
+                "names no explicit form: exactly one of python, file is needed",
+                "`python: package.module:Class` or `file: path.py:Class`",
+            )
 
 
 def _who_takes(key: str) -> str:

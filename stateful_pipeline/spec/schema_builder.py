@@ -77,7 +77,8 @@ def _properties(schema: dict[str, Any], pattern: Parts) -> Iterator[tuple[dict[s
     """Yield the ``properties`` that define the last key of ``pattern``, and that key."""
     nodes = [schema]
     for part in pattern[:-1]:
-        nodes = [_resolve(schema, inner) for node in nodes for inner in _inner(node, str(part))]
+        inner = [found for node in nodes for found in _inner(node, str(part))]
+        nodes = [_resolve(schema, one) for found in inner for one in found.get("oneOf", [found])]
     key = str(pattern[-1])
     for node in nodes:
         if key in node.get("properties", {}):

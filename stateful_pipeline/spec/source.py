@@ -41,7 +41,37 @@ def _weights(value: Any) -> Any:
     raise problem(f"expected a path, or `{{file: ..., ignore: [...]}}`, found {show(value)}")
 
 
-class Source(SpecModel):
+class Importable(SpecModel):
+    """A class of the user's: exactly one of its keys."""
+
+    python: ImportPath | None = None
+    """An importable class, `package.module:Class`."""
+    file: FileClass | None = None
+    """A class of a Python file, `path.py:Class`; the path is relative to this file."""
+
+    @property
+    def kind(self) -> str:
+        """The key that names it."""
+        return "python" if self.python is not None else "file"
+
+    @property
+    def file_path(self) -> Path | None:
+        """The path part of ``file``."""
+        return None if self.file is None else Path(self.file.rpartition(":")[0])
+
+    @property
+    def module_name(self) -> str | None:
+        """The module part of ``python``."""
+        return None if self.python is None else self.python.partition(":")[0]
+
+    @property
+    def class_name(self) -> str | None:
+        """The class part of ``python`` or ``file``."""
+        text = self.python if self.python is not None else self.file
+        return None if text is None else text.rpartition(":")[2]
+
+
+class Source(Importable):
     """Where the model comes from: exactly one of its first five keys."""
 
     python: ImportPath | None = None
@@ -80,19 +110,3 @@ class Source(SpecModel):
     def key(self) -> str:
         """The key path of the line that names the model, as in ``source.python``."""
         return f"source.{self.kind}"
-
-    @property
-    def file_path(self) -> Path | None:
-        """The path part of ``file``."""
-        return None if self.file is None else Path(self.file.rpartition(":")[0])
-
-    @property
-    def module_name(self) -> str | None:
-        """The module part of ``python``."""
-        return None if self.python is None else self.python.partition(":")[0]
-
-    @property
-    def class_name(self) -> str | None:
-        """The class part of ``python`` or ``file``."""
-        text = self.python if self.python is not None else self.file
-        return None if text is None else text.rpartition(":")[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,9 @@ class TargetVerify(SpecModel):
 class OnnxRuntimeTarget(SpecModel):
     """ONNX Runtime."""
 
+    needs: ClassVar[str] = "onnx"
+    """The artifact that it is built from."""
+
     runtime: Literal["onnxruntime"]
     """Which runtime: onnxruntime."""
     provider: Literal["cpu", "cuda", "tensorrt"] = "cpu"
@@ -38,6 +41,21 @@ class OnnxRuntimeTarget(SpecModel):
     """Tolerances of this target."""
 
 
-# One model per runtime.  With a second one this becomes
-# Annotated[OnnxRuntimeTarget | OtherTarget, Field(discriminator="runtime")].
-Target = OnnxRuntimeTarget
+class LibtorchTarget(SpecModel):
+    """TorchScript in a C++ process without Python; its states stay inside the module."""
+
+    needs: ClassVar[str] = "scripted"
+    """The artifact that it is built from."""
+
+    runtime: Literal["libtorch"]
+    """Which runtime: libtorch."""
+    threads: Threads | None = None
+    """Threads within an operator; PyTorch's own choice if not given."""
+    optional: bool = False
+    """Lets the run go on where this target cannot be built or run here."""
+    verify: TargetVerify = TargetVerify()
+    """Tolerances of this target."""
+
+
+Target = Annotated[OnnxRuntimeTarget | LibtorchTarget, Field(discriminator="runtime")]
+"""One target: a model per runtime."""

@@ -30,6 +30,10 @@ source:                          # exactly one of python, file, torchscript, exp
   # seed: 0                      # torch.manual_seed before construction
   # reset: reset_states          # the method that restores the initial state
   # method: forward              # the method that is one step
+  # libraries: [native/ring]     # CMake projects, or .so files, of C++ classes and operators
+
+# classes:                       # C++ classes whose objects the model holds, over tensors
+#   acme.Ring: {file: "forms.py:ExplicitRing"}
 
 inputs:                          # by the names of forward's parameters
   x: {shape: [1, 3]}             # a number is a fixed size, a word a dynamic axis: [batch, 3]

@@ -27,7 +27,7 @@ VALUES: dict[Parts, tuple[str, ...]] = {
 }
 """Values that are refused, by the key that holds them."""
 
-RUNTIMES = ("tensorrt", "tensorrt_rtx", "openvino", "libtorch")
+RUNTIMES = ("tensorrt", "tensorrt_rtx", "openvino")
 """Runtimes that are refused; those that exist are the models of ``targets.py``."""
 
 

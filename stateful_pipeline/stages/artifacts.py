@@ -48,6 +48,9 @@ class Artifacts:
         folder: The build's folder, complete and private to this run.
         say: Reports progress in one line.
         subject: The module; left by whoever prepares the run, since verification needs it too.
+        make: What ``script`` is to make now: ``onnx``, which stands for what leads to it, or
+            ``scripted``.
+        scripted: The module as a TorchScript file, states inside; left by ``script``.
         frontend: The front end to capture it with.
         refused: The front ends that did not take it, with reasons.
         discovery: Its states; left by ``script``.
@@ -63,6 +66,8 @@ class Artifacts:
     folder: Path
     say: Callable[[str], None]
     subject: Subject | None = None
+    make: str = "onnx"
+    scripted: Path | None = None
     frontend: str = "export"
     refused: dict[str, str] = field(default_factory=dict)
     discovery: Discovery | None = None
@@ -72,6 +77,15 @@ class Artifacts:
     contract: Contract | None = None
     targets: dict[str, TargetBuild] = field(default_factory=dict)
     notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def needed(self) -> tuple[str, ...]:
+        """Return the artifacts that the targets are built from: ``scripted``, ``onnx`` or both."""
+        needs = {self.spec.targets[name].needs for name in self.targets}
+        return tuple(name for name in ("scripted", "onnx") if name in needs)
+
+    def to_build(self) -> list[TargetBuild]:
+        """Return the targets that nothing stands in the way of."""
+        return [t for t in self.targets.values() if t.error is None and not t.owed]
 
     def need(self, name: str, stage: str) -> Any:
         """Return the artifact called ``name``, which ``stage`` cannot do without.

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from stateful_pipeline.model.fingerprints import equal_tensors, fingerprint
+from stateful_pipeline.model.equal_tensors import equal_tensors
+from stateful_pipeline.model.fingerprints import fingerprint
 
 
 class Mode(enum.Enum):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import stateful_pipeline
-from stateful_pipeline.libraries import BuiltLibrary, LoadedLibrary, build, load
+from stateful_pipeline.libraries import BuiltLibrary, LoadedLibrary, build, default_cache, load
 from stateful_pipeline.model.jit import quiet_scripting
 
 NATIVE = Path(stateful_pipeline.__file__).parent / "native"
@@ -31,7 +31,7 @@ target_compile_definitions(small PRIVATE ANSWER=${ANSWER})
 
 @pytest.fixture(scope="session")
 def cache() -> Path:
-    return Path(__file__).parents[2] / "build" / "libraries"
+    return default_cache()
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +47,11 @@ def ring(cache: Path) -> LoadedLibrary:
 @pytest.fixture(scope="session")
 def counter(cache: Path) -> LoadedLibrary:
     return load(build(TESTS / "counter", cache).path)
+
+
+@pytest.fixture(scope="session")
+def states(cache: Path) -> LoadedLibrary:
+    return load(build(TESTS / "states", cache).path)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from stateful_pipeline.libraries import LoadedLibrary, build, run_infer, run_text, save
+from stateful_pipeline.errors import StageError, TargetError
+from stateful_pipeline.libraries import (
+    LoadedLibrary,
+    build,
+    infer_program,
+    missing_tools,
+    run_infer,
+    run_text,
+    save,
+)
 from stateful_pipeline.libraries.infer import SOURCE
 
 Script = Callable[[Any], Any]
@@ -153,6 +163,107 @@ def test_reset_by_loading_gives_the_state_that_was_saved(
         assert torch.equal(window, torch.tensor([[2.0, -1.0], [0.0, 0.0]]))
 
 
+@pytest.mark.parametrize("method", [None, "forget"])
+def test_reset_at_steps_comes_beside_that_every_so_many(
+    smoother: Path, ring: LoadedLibrary, cache: Path, method: str | None
+) -> None:
+    steps = frames(9)
+    done = run_infer(
+        smoother,
+        [ring.path],
+        [(x,) for x in steps],
+        reset_every=4,
+        reset_at=[3, 7],
+        reset_method=method,
+        cache=cache,
+    )
+    eager = Smoother()
+    for i, got in enumerate(done.outputs):
+        eager = Smoother() if i in (3, 4, 7, 8) else eager
+        assert all(map(torch.equal, got, eager(steps[i])))
+
+
+class Shared(nn.Module):
+    """Two attributes that are one memory, in a module within a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.register_buffer("all", torch.zeros(2, 3))
+        self.register_buffer("row", self.inner.all[0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.row += x
+        return self.inner.all * 1
+
+
+def test_what_shares_memory_does_so_after_a_reset(
+    script: Script, tmp_path: Path, cache: Path
+) -> None:
+    save(script(Shared()), tmp_path / "shared.pt")
+    inputs = [torch.full((3,), float(i + 1)) for i in range(4)]
+    done = run_infer(tmp_path / "shared.pt", [], inputs, reset_every=2, cache=cache)
+    assert [output[0, 0].item() for output in done.outputs] == [1.0, 3.0, 3.0, 7.0]
+    assert all(output[1].eq(0).all() for output in done.outputs)
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Tallying(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally = Tally()
+
+    def forward(self, x: int) -> int:
+        self.tally.count += x
+        return self.tally.count
+
+
+def test_object_of_a_class_of_torchscript_is_new_after_a_reset(
+    script: Script, reload: Script, tmp_path: Path, cache: Path
+) -> None:
+    script(Tally)
+    reload(script(Tallying()))
+    done = run_infer(tmp_path / "reloaded.pt", [], [1, 2, 3], reset_every=2, cache=cache)
+    assert done.outputs == [1, 3, 3]
+
+
+def test_program_runs_wherever_it_was_copied_to(
+    smoother: Path, ring: LoadedLibrary, cache: Path
+) -> None:
+    folder = smoother.parent / "elsewhere"
+    folder.mkdir()
+    program, library = (
+        Path(shutil.copy2(path, folder)) for path in (infer_program(cache), ring.path)
+    )
+    inputs = [(x,) for x in frames(2)]
+    done = run_infer(smoother, [library], inputs, program=program)
+    assert len(done.outputs) == 2
+
+
+def test_machine_without_a_compiler_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert missing_tools() is None
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(TargetError, match="no C\\+\\+ compiler 'no-such-compiler'") as caught:
+        infer_program(tmp_path)
+    assert "apt install g++" in str(caught.value)
+    assert str(missing_tools()) == str(caught.value)
+
+
+def test_program_that_does_not_compile_is_no_missing_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "CMakeLists.txt").write_text("message(FATAL_ERROR no)\n")
+    monkeypatch.setattr("stateful_pipeline.libraries.infer.SOURCE", tmp_path)
+    with pytest.raises(StageError, match="cannot be built"):
+        infer_program(tmp_path / "cache")
+
+
 def test_class_that_the_program_has_never_heard_of_runs_by_the_same_binary(
     counter: LoadedLibrary, ring: LoadedLibrary, script: Script, tmp_path: Path, cache: Path
 ) -> None:
@@ -201,5 +312,5 @@ def test_times_are_written_as_json(smoother: Path, ring: LoadedLibrary, infer: I
 def test_help_says_every_option(infer: Infer) -> None:
     done = infer("--help")
     assert done.returncode == 0
-    for option in ("--library", "--inputs", "--string", "--outputs", "--steps", "--reset-every"):
+    for option in ("--library", "--inputs", "--string", "--outputs", "--steps", "--reset-at"):
         assert option in done.stdout

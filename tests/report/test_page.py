@@ -80,6 +80,11 @@ def test_lines_that_raise_in_eager_mode_alone_are_named(summary: dict[str, Any])
     assert "forward may raise at cache.py:12" in Page(render_report(summary)).words
 
 
+def test_state_that_keeps_graphs_is_named(summary: dict[str, Any]) -> None:
+    summary["notes"] = {"script": {"carried_graphs": ["'swap' of acme.Kept keeps a graph"]}}
+    assert "'swap' of acme.Kept keeps a graph" in Page(render_report(summary)).words
+
+
 def test_a_size_that_varies_from_step_to_step_is_told_from_the_others(
     failed: dict[str, Any],
 ) -> None:

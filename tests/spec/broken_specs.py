@@ -53,6 +53,21 @@ def _source(text: str) -> str:
 
 
 BROKEN = [
+    # explicit forms of C++ classes
+    BrokenSpec("form-no-class", GOOD + "classes: {Ring: {python: a:B}}\n", 5, "namespace.Class"),
+    BrokenSpec("form-empty", GOOD + "classes: {acme.Ring: {}}\n", 5, "exactly one of"),
+    BrokenSpec(
+        "form-twice", GOOD + "classes: {acme.Ring: {python: a:B, file: b.py:C}}\n", 5, "exactly one"
+    ),
+    BrokenSpec("form-typo", GOOD + "classes: {acme.Ring: {pyton: a:B}}\n", 5, "python"),
+    BrokenSpec(
+        "form-no-type",
+        GOOD + "classes: {acme.Ring: {file: forms.py:value}}\n",
+        5,
+        "not a class",
+        "run",
+        files={"forms.py": "value = 3\n"},
+    ),
     # YAML
     BrokenSpec("empty", "", 1, "empty"),
     BrokenSpec("only-comments", "# nothing here\n", 1, "empty"),

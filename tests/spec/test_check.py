@@ -100,6 +100,27 @@ def test_a_scripted_file_must_be_there_and_is_not_loaded(tmp_path, check):
     check("torchscript: m.jit, reset: reset_states")
 
 
+FORM = "class Ring: pass\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ("file: forms.py:Rong", "classes.*there is no class 'Rong'"),
+        ("file: missing.py:Ring", "classes.*no such file"),
+        ("python: 'no_such_package.forms:Ring'", "classes.*there is no module 'no_such_package'"),
+        ("python: 'json:JSONRing'", "classes.*there is no class 'JSONRing'"),
+    ],
+)
+def test_the_explicit_forms_of_classes_must_be_there(tmp_path, check, form, message):
+    write(tmp_path, forms=TRAP + FORM)
+    rest = "classes:\n  acme.Ring: {file: forms.py:Ring}\n  acme.Other: {%s}"
+    check("python: 'json:JSONDecoder'", rest=rest % "file: forms.py:Ring")
+    with pytest.raises(SourceError, match=message) as caught:
+        check("python: 'json:JSONDecoder'", rest=rest % form)
+    assert caught.value.line == 6
+
+
 def test_a_folder_is_no_file(tmp_path, check):
     (tmp_path / "w.pt").mkdir()
     with pytest.raises(SpecError, match="folder"):

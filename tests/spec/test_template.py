@@ -28,7 +28,7 @@ def test_its_commented_lines_are_right_too(tmp_path):
     for name in ("file", "torchscript", "exported_program", "onnx", "enabled"):
         text = re.sub(rf"^ *#  *{name}: .*\n", "", text, flags=re.M)
     text = re.sub(
-        r"^( *)# ( *[a-z]+: *[^ ].*|attributes:.*|dynamic_axes:.*|states:.*|mlflow:.*)$",
+        r"^( *)# ( *[A-Za-z.]+: *[^ ].*|(attributes|classes|dynamic_axes|states|mlflow):.*)$",
         r"\1\2",
         text,
         flags=re.M,
@@ -40,6 +40,7 @@ def test_its_commented_lines_are_right_too(tmp_path):
     spec = load_spec(path)
     assert set(spec.inputs) == {"x", "token", "frames", "rate"}
     assert set(spec.attributes) == {"mode"}
+    assert set(spec.classes) == {"acme.Ring"}
     assert set(spec.states) == {"h", "k", "calls"}
     assert spec.targets["cpu"].verify.atol == 1e-3
     assert spec.mlflow.required

@@ -22,6 +22,7 @@ Runs MODEL, which torch.jit.save wrote, step after step: what the module keeps i
                        by default
   --method NAME        the method that is one step (default: forward)
   --reset-every K      go back to the initial state after every K steps, by loading MODEL again
+  --reset-at N         go back to it before step N too, counted from 0; may be repeated
   --reset-method NAME  go back by calling this method instead
   --time FILE          write the nanoseconds of each step, and of loading, as JSON
   --threads N          the number of threads that PyTorch computes with
@@ -62,6 +63,8 @@ bool store(Options& options, std::string_view name, const std::string& value) {
     options.steps = number<std::size_t>(name, value);
   } else if (name == "--reset-every") {
     options.reset_every = number<std::size_t>(name, value);
+  } else if (name == "--reset-at") {
+    options.reset_at.push_back(number<std::size_t>(name, value));
   } else if (name == "--threads") {
     options.threads = number<int>(name, value);
   } else {
@@ -77,8 +80,8 @@ void check(const Options& options) {
   if (options.inputs.has_value() == options.string.has_value()) {
     throw Failure(kWrong, "give either --inputs FILE or --string TEXT");
   }
-  if (options.reset_method && options.reset_every == 0) {
-    throw Failure(kWrong, "--reset-method needs --reset-every K");
+  if (options.reset_method && options.reset_every == 0 && options.reset_at.empty()) {
+    throw Failure(kWrong, "--reset-method needs --reset-every K or --reset-at N");
   }
 }
 

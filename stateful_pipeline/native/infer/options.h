@@ -12,6 +12,7 @@ namespace infer {
 struct Options {
   std::string model;
   std::vector<std::string> libraries;
+  std::vector<std::size_t> reset_at;
   std::optional<std::string> inputs;
   std::optional<std::string> string;
   std::optional<std::string> outputs;

@@ -1,20 +1,19 @@
 #include "rollout.h"
 
 #include "guard.h"
+#include "model.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <regex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,12 +28,6 @@ struct Arguments {
   std::vector<IValue> positional;
   std::unordered_map<std::string, IValue> named;
 };
-
-// What torch says, without the stack trace of its own frames.
-std::string message_of(const std::exception& error) {
-  const auto* own = dynamic_cast<const c10::Error*>(&error);
-  return own == nullptr ? error.what() : own->what_without_backtrace();
-}
 
 // Does `work`; what it throws becomes a Failure that says what was being done.
 template <class Work>
@@ -67,42 +60,6 @@ void write(const std::string& path, const std::vector<char>& content) {
     std::remove(partial.c_str());
     throw Failure(kWrong, path + " cannot be written");
   }
-}
-
-// What a model names that is not there: "class my_classes.MyStackClass", or nothing.
-std::string missing_part(const std::string& message) {
-  std::smatch found;
-  static const std::regex type(R"(__torch__\.torch\.classes\.([\w.]+))");
-  static const std::regex op(R"(Unknown builtin op: (\w+::\w+))");
-  if (std::regex_search(message, found, type)) {
-    return "class " + found[1].str();
-  }
-  return std::regex_search(message, found, op) ? "operator " + found[1].str() : "";
-}
-
-Module load(const std::string& path) {
-  if (!std::ifstream(path)) {
-    throw Failure(kWrong, "model " + path + " cannot be read");
-  }
-  const std::string what = "loading model " + path;
-  const Doing doing(what);
-  try {
-    Module module = torch::jit::load(path, at::kCPU);
-    module.eval();
-    return module;
-  } catch (const std::exception& error) {
-    const std::string message = message_of(error);
-    const std::string part = missing_part(message);
-    if (part.empty()) {
-      throw Failure(kFailed, what + ": " + message);
-    }
-    throw Failure(kFailed,
-                  what + ": it uses " + part + ", which nobody registered; give its --library");
-  }
-}
-
-bool fits(const IValue& value, const c10::TypePtr& type) {
-  return value.type()->isSubtypeOf(*type);
 }
 
 // Gives lists and dicts the types of their elements, which pickled ones do not have.
@@ -194,7 +151,7 @@ class Rollout {
   void run(const std::vector<IValue>& inputs) {
     const std::size_t steps = options_.steps == 0 ? inputs.size() : options_.steps;
     for (std::size_t i = 0; i < steps; ++i) {
-      if (options_.reset_every != 0 && i != 0 && i % options_.reset_every == 0) {
+      if (resets_before(i)) {
         attempt("reset before step " + std::to_string(i), [&] { reset(); });
       }
       attempt("step " + std::to_string(i), [&] { step(own_copy(inputs[i % inputs.size()])); });
@@ -222,12 +179,19 @@ class Rollout {
     }
   }
 
+  bool resets_before(std::size_t step) const {
+    const auto& at = options_.reset_at;
+    const bool every =
+        options_.reset_every != 0 && step != 0 && step % options_.reset_every == 0;
+    return every || std::find(at.begin(), at.end(), step) != at.end();
+  }
+
   void reset() {
     if (options_.reset_method) {
       const torch::jit::Method method = module_.get_method(*options_.reset_method);
       method({});
     } else {
-      module_ = load(options_.model);
+      renew(module_, options_.model);
     }
   }
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stateful_pipeline.errors import StageError
+from stateful_pipeline.model.cpp_forms import with_explicit_forms
 from stateful_pipeline.model.discover import Discovery
 from stateful_pipeline.model.explicit_onnx import OnnxProgram
 from stateful_pipeline.model.exported import ExportProgram
@@ -49,7 +50,8 @@ def rewrite(
         return make_functional(captured, discovery.reference.states), discovery
     found: dict[str, Wish] = {}
     for _ in range(_MOST_ROUNDS):
-        program, unseen = _rewritten(captured, discovery.reference, subject, sizes)
+        reference = with_explicit_forms(discovery.reference, subject.plan)
+        program, unseen = _rewritten(captured, reference, subject, sizes)
         if not unseen:
             check_states(program, discovery.reference.states)
             return program, discovery

@@ -20,11 +20,14 @@ from torch import nn
 
 from stateful_pipeline.errors import PipelineError, SourceError
 from stateful_pipeline.libraries import build, default_cache, load
+from stateful_pipeline.model.cpp_objects import explicit_form
 from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.scripted import class_name, is_scripted, methods
 from stateful_pipeline.spec import Spec, Weights
 from stateful_pipeline.spec.faults import did_you_mean
+from stateful_pipeline.spec.keypath import parse, render
+from stateful_pipeline.spec.source import Importable
 from stateful_pipeline.stages.script.explicit_source import load_explicit
 
 
@@ -36,6 +39,7 @@ def construct(spec: Spec) -> nn.Module:
     """
     source = spec.source
     _load_libraries(spec)
+    _declare_classes(spec)
     torch.manual_seed(source.seed)
     if source.exported_program is not None:
         module = _exported_program(spec, source.exported_program)
@@ -76,14 +80,20 @@ def _load_libraries(spec: Spec) -> None:
             raise
 
 
+def _declare_classes(spec: Spec) -> None:
+    """Declare the explicit forms of C++ classes that the spec names."""
+    for name, named in spec.classes.items():
+        key = render(("classes", name, named.kind))
+        form = _named(spec, key, named)
+        if not inspect.isclass(form):
+            raise _error(spec, key, f"is a {type(form).__name__}, not a class")
+        explicit_form(name)(form)
+
+
 def _error(spec: Spec, key: str, message: str, hint: str | None = None) -> SourceError:
-    text = {
-        "python": spec.source.python,
-        "file": spec.source.file,
-        "torchscript": spec.source.torchscript,
-        "exported_program": spec.source.exported_program,
-        "onnx": spec.source.onnx,
-    }[spec.source.kind]
+    parts = parse(key)
+    source: Any = spec.classes[str(parts[1])] if parts[0] == "classes" else spec.source
+    text = getattr(source, source.kind)
     return SourceError(f"{key}: {text}: {message}", place=spec.place(key), key=key, hint=hint)
 
 
@@ -101,27 +111,33 @@ def _call(
 
 
 def _factory(spec: Spec) -> Callable[..., Any]:
-    source = spec.source
-    name = source.class_name or ""
-    if source.python is not None:
-        module = _import(spec, source.module_name or "")
+    value = _named(spec, spec.source.key, spec.source)
+    if not callable(value):
+        what = f"'{spec.source.class_name}' is a {type(value).__name__}, not a class"
+        raise _error(spec, spec.source.key, what)
+    return value  # type: ignore[no-any-return]
+
+
+def _named(spec: Spec, key: str, named: Importable) -> Any:
+    """Return the class that a key of the spec names."""
+    name = named.class_name or ""
+    if named.python is not None:
+        module = _import(spec, key, named.module_name or "")
     else:
-        module = _import_file(spec, Path(str(source.file_path)))
+        module = _import_file(spec, key, Path(str(named.file_path)))
     value: Any = module
     for part in name.split("."):
         value = getattr(value, part, None)
     if value is None:
-        classes = [
-            n for n, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, nn.Module)
-        ]
-        hint = f"its modules are: {', '.join(classes)}" if classes else None
-        raise _error(spec, source.key, f"has no '{name}'", hint)
-    if not callable(value):
-        raise _error(spec, source.key, f"'{name}' is a {type(value).__name__}, not a class")
-    return value  # type: ignore[no-any-return]
+        base = nn.Module if key == spec.source.key else object
+        own = [n for n, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, base)]
+        kind = "modules" if base is nn.Module else "classes"
+        hint = f"its {kind} are: {', '.join(own)}" if own else None
+        raise _error(spec, key, f"has no '{name}'", hint)
+    return value
 
 
-def _import(spec: Spec, name: str) -> Any:
+def _import(spec: Spec, key: str, name: str) -> Any:
     folder = str(spec.folder)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -132,7 +148,7 @@ def _import(spec: Spec, name: str) -> Any:
     except BaseException as error:
         raise _error(
             spec,
-            spec.source.key,
+            key,
             f"cannot be imported: {type(error).__name__}: {error}",
             f"the module is looked for on sys.path and in {spec.folder.name}/, the spec's folder",
         ) from error
@@ -146,12 +162,12 @@ class _Uncached(importlib.machinery.SourceFileLoader):
         raise OSError(path)
 
 
-def _import_file(spec: Spec, path: Path) -> Any:
+def _import_file(spec: Spec, key: str, path: Path) -> Any:
     name = f"_stateful_pipeline_source_{path.stem}"
     loader = _Uncached(name, str(path))
     found = importlib.util.spec_from_file_location(name, path, loader=loader)
     if found is None or found.loader is None:
-        raise _error(spec, "source.file", "is not a Python file")
+        raise _error(spec, key, "is not a Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     folder = str(path.parent)
@@ -163,9 +179,8 @@ def _import_file(spec: Spec, path: Path) -> Any:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise _error(
-            spec, "source.file", f"cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        text = f"cannot be imported: {type(error).__name__}: {error}"
+        raise _error(spec, key, text) from error
     return module
 
 

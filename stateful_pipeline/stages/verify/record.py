@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,9 @@ from stateful_pipeline.stages.verify.compare import Array, Tolerance, compare
 LEAST_FINITE = 0.1
 """Share of the steps in which a tensor must have a finite element, for equality to prove anything:
 two sides that overflow at the second step agree from then on, whatever they compute."""
+
+RESET_STEPS = 2
+"""Steps that are repeated after the final reset and must give the same bits as at first."""
 
 
 @dataclass
@@ -134,3 +138,57 @@ class RolloutRecord:
             "per_step": self.per_step,
             "first_bad": self.first_bad,
         }
+
+
+def report_of(
+    records: Sequence[RolloutRecord], tolerance: Tolerance, reset_passed: bool
+) -> dict[str, Any]:
+    """Return a target's entry of ``verify/report.json``.
+
+    Args:
+        records: Its rollouts.
+        tolerance: What counts as equal.
+        reset_passed: Whether the first steps after each final reset gave the bits of the start.
+    """
+    rollouts = [record.summary() for record in records]
+    bad = [r["first_bad"] for r in rollouts if r["first_bad"] is not None]
+    free = [r for r in rollouts if r["mode"] == "free-running"]
+    longest = max((len(r["per_step"]) for r in free), default=0)
+    per_step = [
+        max((r["per_step"][i] for r in free if i < len(r["per_step"])), default=0.0)
+        for i in range(longest)
+    ]
+    counts = _counts(records)
+    owed = [
+        f"'{name.removeprefix('state ')}' {count.how_finite()}: "
+        "give the inputs a range in which it is"
+        for name, count in counts.items()
+        if count.proves_nothing
+    ]
+    wrong = bool(bad) or not reset_passed
+    return {
+        "passed": False if wrong else None if owed else True,
+        "owed": owed,
+        "steps": longest,
+        "max_abs_error": max(per_step, default=0.0),
+        "first_bad": min(bad, key=lambda found: found["step"]) if bad else None,
+        "per_step": per_step,
+        "atol": tolerance.atol,
+        "rtol": tolerance.rtol,
+        "reset": {"passed": reset_passed, "steps": RESET_STEPS},
+        "non_finite": {
+            name: count.non_finite / count.elements
+            for name, count in counts.items()
+            if count.non_finite
+        },
+        "rollouts": rollouts,
+    }
+
+
+def _counts(records: Sequence[RolloutRecord]) -> dict[str, Count]:
+    """Return what each tensor's elements were, over all rollouts."""
+    total: dict[str, Count] = {}
+    for record in records:
+        for name, count in record.counts.items():
+            total.setdefault(name, Count()).add(count)
+    return total

@@ -10,19 +10,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model.arrays import Array, to_arrays
+from stateful_pipeline.model.copies import Copies
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Reference, Step
 from stateful_pipeline.model.schedule import Schedule
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.stages.verify.compare import Tolerance
-from stateful_pipeline.stages.verify.record import Count, RolloutRecord
+from stateful_pipeline.stages.verify.record import RESET_STEPS, RolloutRecord, report_of
 
-RESET_STEPS = 2
-"""Steps that are repeated after the final reset and must give the same bits as at first."""
+
+class Verified(Protocol):
+    """A target under verification, whatever its runtime.
+
+    Attributes:
+        error: Why the target could not be run to the end, if it could not.
+    """
+
+    error: PipelineError | None
+
+    def start(self, schedule: Schedule, seed: int) -> None:
+        """Begin a rollout whose steps have the sizes of ``schedule``."""
+        ...
+
+    def try_to_follow(self, step: Step, begins: bool) -> None:
+        """Take one step of the reference; ``begins`` says that it starts from reset."""
+        ...
+
+    def finish(self) -> None:
+        """End a rollout: reset, and repeat its first steps, which must give the same bits."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Return the target's entry of ``verify/report.json``."""
+        ...
 
 
 class TargetRollouts:
@@ -106,53 +130,13 @@ class TargetRollouts:
 
     def report(self) -> dict[str, Any]:
         """Return the target's entry of ``verify/report.json``."""
-        rollouts = [record.summary() for record in self.records]
-        bad = [r["first_bad"] for r in rollouts if r["first_bad"] is not None]
-        free = [r for r in rollouts if r["mode"] == "free-running"]
-        longest = max((len(r["per_step"]) for r in free), default=0)
-        per_step = [
-            max((r["per_step"][i] for r in free if i < len(r["per_step"])), default=0.0)
-            for i in range(longest)
-        ]
-        counts = self._counts()
-        owed = [
-            f"'{name.removeprefix('state ')}' {count.how_finite()}: "
-            "give the inputs a range in which it is"
-            for name, count in counts.items()
-            if count.proves_nothing
-        ]
-        wrong = bool(bad) or not self.reset_passed
-        return {
-            "passed": False if wrong else None if owed else True,
-            "owed": owed,
-            "steps": longest,
-            "max_abs_error": max(per_step, default=0.0),
-            "first_bad": min(bad, key=lambda found: found["step"]) if bad else None,
-            "per_step": per_step,
-            "atol": self._tolerance.atol,
-            "rtol": self._tolerance.rtol,
-            "reset": {"passed": self.reset_passed, "steps": RESET_STEPS},
-            "non_finite": {
-                name: count.non_finite / count.elements
-                for name, count in counts.items()
-                if count.non_finite
-            },
-            "rollouts": rollouts,
-        }
-
-    def _counts(self) -> dict[str, Count]:
-        """Return what each tensor's elements were, over all rollouts."""
-        total: dict[str, Count] = {}
-        for record in self.records:
-            for name, count in record.counts.items():
-                total.setdefault(name, Count()).add(count)
-        return total
+        return report_of(self.records, self._tolerance, self.reset_passed)
 
 
 def roll_out(
-    reference: Reference,
+    reference: Reference | Copies,
     plan: InputPlan,
-    targets: Sequence[TargetRollouts],
+    targets: Sequence[Verified],
     schedule: Schedule,
     seed: int,
     steps: int,

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.errors import PipelineError, StageError
-from stateful_pipeline.model.reference import torch_threads
+from stateful_pipeline.model.copies import Copies
+from stateful_pipeline.model.deployable import initial_module
+from stateful_pipeline.model.reference import CAPACITY_HINT, Reference, torch_threads
 from stateful_pipeline.model.schedule import Schedule, schedules
 from stateful_pipeline.report import plain_json
-from stateful_pipeline.stages.artifacts import Artifacts
+from stateful_pipeline.spec import OnnxRuntimeTarget
+from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.files import write_text
+from stateful_pipeline.stages.in_process import InProcess
 from stateful_pipeline.stages.verify.compare import Tolerance
-from stateful_pipeline.stages.verify.rollouts import TargetRollouts, roll_out
+from stateful_pipeline.stages.verify.libtorch import ProcessRollouts
+from stateful_pipeline.stages.verify.rollouts import TargetRollouts, Verified, roll_out
+
+_AS_IT_IS = (
+    "without a target that needs explicit states, the module starts from what it holds: let "
+    "`dynamic_axes` be the sizes that it takes then, or construct it for the size that is wanted"
+)
 
 
 def run(artifacts: Artifacts) -> None:
@@ -19,30 +32,9 @@ def run(artifacts: Artifacts) -> None:
 
     A target that cannot run gets an ``error`` and does not stop the others.
     """
-    subject = artifacts.need("subject", "verify")
-    states = artifacts.need("discovery", "verify").reference.states
-    options = artifacts.spec.verify
-    rolling: dict[str, TargetRollouts] = {}
-    for name, build in artifacts.targets.items():
-        if build.artifact is None or build.error is not None or build.owed:
-            continue
-        target = artifacts.spec.targets[name]
-        try:
-            rolling[name] = TargetRollouts(
-                build.artifact,
-                target.provider,
-                target.threads,
-                Tolerance(*artifacts.spec.tolerances(name)),
-            )
-        except PipelineError as error:
-            build.error = error
-    # With more threads than asked for, small operators mostly wait for each other.
-    asked = [artifacts.spec.targets[name].threads for name in rolling]
-    threads = max(filter(None, asked)) if asked and all(asked) else None
-    with torch_threads(threads):
-        for schedule in schedules(subject.axes, states):
-            for seed in options.seeds:
-                _roll_out(artifacts, list(rolling.values()), schedule, seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        rolling = _rolling(artifacts, Path(scratch))
+        _roll_all(artifacts, rolling)
     for name, target_rollouts in rolling.items():
         build = artifacts.targets[name]
         build.error = target_rollouts.error
@@ -53,19 +45,72 @@ def run(artifacts: Artifacts) -> None:
     write_report(artifacts)
 
 
+def _rolling(artifacts: Artifacts, scratch: Path) -> dict[str, Verified]:
+    """Return the targets that were built and can run, by name."""
+    rolling: dict[str, Verified] = {}
+    for build in artifacts.to_build():
+        if build.artifact is None:
+            continue
+        try:
+            rolling[build.name] = _target(artifacts, build, build.artifact, scratch)
+        except PipelineError as error:
+            build.error = error
+    return rolling
+
+
+def _target(artifacts: Artifacts, build: TargetBuild, path: Path, scratch: Path) -> Verified:
+    target = artifacts.spec.targets[build.name]
+    tolerance = Tolerance(*artifacts.spec.tolerances(build.name))
+    if isinstance(target, OnnxRuntimeTarget):
+        return TargetRollouts(path, target.provider, target.threads, tolerance)
+    return ProcessRollouts(InProcess(artifacts, build, scratch, "verify"), tolerance)
+
+
+def _roll_all(artifacts: Artifacts, rolling: dict[str, Verified]) -> None:
+    """Roll out at all sizes and with all seeds."""
+    if not rolling:
+        return
+    # With more threads than asked for, small operators mostly wait for each other.
+    asked = [artifacts.spec.targets[name].threads for name in rolling]
+    threads = max(filter(None, asked)) if asked and all(asked) else None
+    with torch_threads(threads):
+        oracle, planned = _oracle(artifacts, rolling)
+        for schedule in planned:
+            for seed in artifacts.spec.verify.seeds:
+                _roll_out(artifacts, oracle, list(rolling.values()), schedule, seed)
+
+
+def _oracle(
+    artifacts: Artifacts, rolling: dict[str, Verified]
+) -> tuple[Reference | Copies, list[Schedule]]:
+    """Return what gives the right answers, and at which sizes it is asked."""
+    subject = artifacts.need("subject", "verify")
+    explicit = any(artifacts.spec.targets[name].needs == "onnx" for name in rolling)
+    if explicit or artifacts.discovery is not None:
+        reference = artifacts.need("discovery", "verify").reference
+        return reference, schedules(subject.axes, reference.states)
+    copies = Copies(initial_module(subject), subject.call)
+    changing = copies.changing(subject.plan, subject.axes)
+    fixed = [schedule for schedule in schedules(subject.axes, ()) if not schedule.turns]
+    return copies, fixed if changing is None else [*fixed, changing]
+
+
 def _roll_out(
-    artifacts: Artifacts, targets: list[TargetRollouts], schedule: Schedule, seed: int
+    artifacts: Artifacts,
+    oracle: Reference | Copies,
+    targets: Sequence[Verified],
+    schedule: Schedule,
+    seed: int,
 ) -> None:
     subject, options = artifacts.need("subject", "verify"), artifacts.spec.verify
-    reference = artifacts.need("discovery", "verify").reference
     artifacts.say(f"rolling out at {schedule}, seed {seed}")
     try:
-        roll_out(
-            reference, subject.plan, targets, schedule, seed, options.steps, options.reset_every
-        )
+        roll_out(oracle, subject.plan, targets, schedule, seed, options.steps, options.reset_every)
     except PipelineError as error:
+        as_it_is = isinstance(oracle, Copies) and subject.axes and error.hint != CAPACITY_HINT
+        hint = _AS_IT_IS if as_it_is else error.hint
         raise StageError(
-            f"at {schedule}: {error.message}", stage="verify", place=error.place, hint=error.hint
+            f"at {schedule}: {error.message}", stage="verify", place=error.place, hint=hint
         ) from error
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from stateful_pipeline.errors import Place, StateError
 from stateful_pipeline.model import jit
+from stateful_pipeline.model.cpp_scripts import ScriptedForms
 from stateful_pipeline.model.parts import Step
 from stateful_pipeline.model.program import identifier
 from stateful_pipeline.model.python_state import DTYPES, as_tensor
@@ -52,6 +53,7 @@ class Attributes:
         submodules: The path by which each submodule is known, by each path that it has.
         constants: The constants of attributes that are fixed, by path.
         limits: The most items that a deque keeps, by path.
+        forms: The explicit forms of C++ objects.
         later: Its states after the call, where they are others.
 
     Attributes:
@@ -62,6 +64,7 @@ class Attributes:
         tensors: The module's own tensors.
         stored_at: The first line that stores something else to an attribute than it held.
         constants: The constants of attributes that are fixed, by path.
+        forms: The explicit forms of C++ objects.
         appearing: The paths of states after the call that are none before it.
         vanishing: The paths of states before the call that are none after it.
     """
@@ -75,6 +78,7 @@ class Attributes:
         submodules: Mapping[str, str],
         constants: Mapping[str, Any],
         limits: Mapping[str, int],
+        forms: ScriptedForms,
         later: Sequence[StateDef] | None = None,
     ) -> None:
         self._writer, self._module, self._limits = writer, module, limits
@@ -82,7 +86,7 @@ class Attributes:
         before = {place for state in states for place in state.places}
         self.appearing = {place for state in self._later for place in state.places} - before
         self.vanishing = before - {place for state in self._later for place in state.places}
-        self._submodules, self.constants = submodules, constants
+        self._submodules, self.constants, self.forms = submodules, constants, forms
         self._outermost: Scope = writer.scope
         self._by_path: dict[str, Root] = {}
         self._numbers: dict[str, Plain] = {}
@@ -131,9 +135,10 @@ class Attributes:
         return known
 
     def _value(self, slot: Slot) -> Any:
-        holder = self._module
-        for part in filter(None, slot[0].split(".")):
-            holder = getattr(holder, part)
+        holder = self.forms.at(slot[0]) or self._module
+        if holder is self._module:
+            for part in filter(None, slot[0].split(".")):
+                holder = getattr(holder, part)
         return getattr(holder, slot[1])
 
     def _held_at(self, path: str, value: Any) -> Any:
@@ -142,6 +147,8 @@ class Attributes:
             return self._numbers[path]
         if path in self._parts:
             return self._parts[path]
+        if path in self.forms.places:
+            return Object(self.forms.places[path])
         if isinstance(value, nn.Module):
             return Object(self._submodules.get(path, path))
         if isinstance(value, torch.Tensor):
@@ -316,9 +323,9 @@ class Attributes:
         """Return what the module holds at ``path`` now."""
         holder: nn.Module = self._module
         parts, above = path.split("."), []
-        while parts and isinstance(getattr(holder, parts[0], None), nn.Module):
-            holder = getattr(holder, parts[0])
+        while parts and isinstance(getattr(holder, parts[0], None), nn.Module | torch.ScriptObject):
             above.append(parts.pop(0))
+            holder = self.forms.at(".".join(above)) or getattr(holder, above[-1])
         module = ".".join(above)
         module = self._submodules.get(module, module)
         what = self.load(module, parts[0])

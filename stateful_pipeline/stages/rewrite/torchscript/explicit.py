@@ -117,6 +117,7 @@ def _written(
             paths,
             constants,
             scripted.limits,
+            scripted.forms,
             later,
         )
         inputs = {

@@ -103,6 +103,19 @@ class Rewriter:
             raise self._writer.refusal("forward always raises")
         return [self._of(value) for value in graph.outputs()]
 
+    def call(self, graph: Any, arguments: Sequence[Any]) -> list[Any]:
+        """Rewrite ``graph`` in the place of a call; return the abstract values of its outputs."""
+        for value, what in zip(graph.inputs(), arguments, strict=True):
+            self._meaning[value.unique()] = what
+        self._nodes(graph)
+        return [] if self._writer.scope.dead else [self._of(value) for value in graph.outputs()]
+
+    def _in_form(self) -> Rewriter:
+        """Return a rewriter for the method of an explicit form, which is written in Python."""
+        inner = Rewriter(self._writer, self._attributes, python=True)
+        inner.raises = self.raises
+        return inner
+
     def _of(self, value: Value) -> Any:
         return self._meaning[value.unique()]
 
@@ -276,6 +289,11 @@ class Rewriter:
         return holder
 
     def _call(self, node: Node) -> list[Any]:
+        receiver, *arguments = self._inputs(node)
+        forms = self._attributes.forms
+        if isinstance(receiver, Object) and forms.at(receiver.path) is not None:
+            graph = forms.graph(receiver.path, node.s("name"))
+            return self._in_form().call(graph, [receiver, *arguments])
         raise self._writer.refusal(
             "a call cannot be inlined: it goes through an interface, or is recursive"
         )

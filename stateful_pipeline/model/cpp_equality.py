@@ -1,0 +1,225 @@
+"""Compares a module's C++ objects with the explicit forms of their classes.
+
+Every call of a method is compared while the module takes some steps: what the C++ class returns and
+holds afterwards with what its explicit form, made from the state before, returns and holds.  Then
+the module with explicit forms takes the same steps by itself.  Floats may differ by what another
+order of the same operators rounds; all else must be the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import PipelineError, StateError
+from stateful_pipeline.model.cpp_calls import Intercepted
+from stateful_pipeline.model.cpp_forms import (
+    copied_with,
+    cpp_objects,
+    named_form,
+    with_explicit_forms,
+)
+from stateful_pipeline.model.cpp_objects import (
+    cpp_class,
+    cpp_methods,
+    is_cpp_object,
+    make_form,
+    own_copy,
+    put_state,
+    state_of,
+)
+from stateful_pipeline.model.equal_tensors import equal_tensors
+from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.locate import user_place
+from stateful_pipeline.model.reference import Reference, Tensors
+from stateful_pipeline.model.scripted import is_scripted
+
+STEPS = 24
+"""So many steps are compared when states are found; the built targets take many more."""
+_TOLERANCE = 1e-5
+
+
+def check_explicit_forms(
+    reference: Reference, plan: InputPlan, sizes: Sequence[Mapping[str, int]]
+) -> None:
+    """Compare a module's C++ objects with their explicit forms over some steps at each size.
+
+    Args:
+        reference: The module with its states found.
+        plan: The inputs.
+        sizes: The sizes.
+
+    Raises:
+        StateError: They differ; with the class, and the method if it can be told.
+    """
+    objects = cpp_objects(reference.module)
+    if not objects or is_scripted(reference.module):
+        return
+    for at in sizes:
+        _check_calls(reference, plan, at)
+        _check_steps(reference, plan, at)
+
+
+def _check_steps(reference: Reference, plan: InputPlan, at: Mapping[str, int]) -> None:
+    """Let both modules take the same steps, each by itself."""
+    inputs = plan.steps(at, 0, STEPS)
+    explicit = with_explicit_forms(reference, plan)
+    classes = " and ".join(sorted({cpp_class(v) for v in cpp_objects(reference.module).values()}))
+    # One after the other: each has gradients off while it goes on.
+    expected = list(_until_it_raises(reference, at, inputs))
+    for theirs, ours in zip(expected, explicit.rollout(at, inputs[: len(expected)]), strict=True):
+        for kind, want, have in (
+            ("output", theirs.outputs, ours.outputs),
+            ("state", theirs.after, ours.after),
+        ):
+            wrong = next((n for n in want if n not in have or not _alike(want[n], have[n])), None)
+            if wrong is not None:
+                raise StateError(
+                    f"with the explicit form of {classes}, {kind} '{wrong}' of step {ours.index} "
+                    "is another than with the C++ class, although each call by itself is equal: "
+                    "what the class pickles may not be all that it holds",
+                    attribute=wrong if kind == "state" else None,
+                    hint="let def_pickle give everything that the methods read",
+                )
+
+
+def _until_it_raises(
+    reference: Reference, at: Mapping[str, int], inputs: Sequence[Tensors]
+) -> Iterator[Any]:
+    try:
+        yield from reference.rollout(at, inputs)
+    except PipelineError:
+        return  # a cache may be full; that it runs at all has been seen before
+
+
+def _check_calls(reference: Reference, plan: InputPlan, at: Mapping[str, int]) -> None:
+    """Compare every call of a method of a C++ object while the module takes some steps."""
+    with reference.on_loan():
+        reference.lay(reference.initial(at))
+        twins = {id(v): _Twin(p, v) for p, v in cpp_objects(reference.module).items()}
+        module = copied_with(reference.module, twins)
+        with torch.no_grad():
+            for inputs in plan.steps(at, 0, STEPS):
+                try:
+                    reference.call(module, {n: v.clone() for n, v in inputs.items()})
+                except PipelineError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - it may have come to a fixed capacity
+                    _refuse_operators(error, twins)
+                    return
+
+
+def _refuse_operators(error: Exception, twins: Mapping[int, _Twin]) -> None:
+    if _Twin.__name__ not in str(error):
+        return
+    twin = next(iter(twins.values()))
+    raise StateError(
+        f"is an object of the C++ class {twin.name} that is given to an operator, which does not "
+        "take its explicit form",
+        attribute=twin.path,
+        place=user_place(error),
+        hint="call a method of the class instead",
+    ) from error
+
+
+class _Twin(Intercepted):
+    """Compares each call of a C++ object with what the explicit form of its class does."""
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call both, and return what the C++ class returns."""
+        form = make_form(self.name, state_of(self.object))
+        function = getattr(form, method, None)
+        if not callable(function):
+            schemas = cpp_methods(self.object)
+            raise StateError(
+                f"{named_form(self.name)} has no method '{method}', which the model calls",
+                attribute=self.path,
+                hint=f"write {next(text for text in schemas if text.startswith(f'{method}('))}",
+            )
+        ours = [_as_form(own_copy(value)) for value in args]
+        our_named = {name: _as_form(own_copy(value)) for name, value in kwargs.items()}
+        wanted = super().call(method, args, kwargs)
+        try:
+            got, state = function(*ours, **our_named), form.to_state()
+        except Exception as error:  # the user's class may raise anything
+            raise StateError(
+                f"{named_form(self.name)}: '{method}' raises {type(error).__name__}: {error}",
+                attribute=self.path,
+                place=user_place(error),
+            ) from error
+        self._compare(method, "returns another result", wanted, got)
+        self._compare(method, "leaves another state", state_of(self.object), self._taken(state))
+        return wanted
+
+    def _taken(self, state: Any) -> Any:
+        """Return what an object holds that is given a state; the state, if it is not taken."""
+        after = copy.deepcopy(self.object)
+        try:
+            put_state(after, state)
+        except (RuntimeError, TypeError, ValueError):
+            return state
+        return state_of(after)
+
+    def _compare(self, method: str, does: str, want: Any, have: Any) -> None:
+        if not _alike(_as_object(want), have):
+            raise StateError(
+                f"{named_form(self.name)}: '{method}' {does} than the class: "
+                f"{_short(have)} instead of {_short(want)}",
+                attribute=self.path,
+                hint="with the same arguments and in the same state, both have to do the same",
+            )
+
+
+def _as_object(value: Any) -> Any:
+    return value.object if isinstance(value, _Twin) else value
+
+
+def _as_form(value: Any) -> Any:
+    return make_form(value.name, state_of(value.object)) if isinstance(value, _Twin) else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        text = " ".join(str(value.tolist()).split())
+        return f"{value.dtype} {list(value.shape)} {text[:60]}{'..' if len(text) > 60 else ''}"
+    return repr(value)[:80]
+
+
+def _alike(want: Any, have: Any) -> bool:
+    """Whether a C++ class and its explicit form gave the same, floats up to rounding."""
+    if is_cpp_object(want):
+        return _alike(state_of(want), _state_of_form(want, have))
+    if isinstance(want, torch.Tensor):
+        return isinstance(have, torch.Tensor) and _alike_tensors(want, have)
+    if isinstance(want, list | tuple):
+        same = isinstance(have, list | tuple) and len(want) == len(have)
+        return same and all(map(_alike, want, have))
+    if isinstance(want, dict):
+        return want.keys() == have.keys() and all(_alike(want[key], have[key]) for key in want)
+    if isinstance(have, torch.Tensor) and have.ndim == 0:  # a number may be a 0-d tensor there
+        have = have.item()
+    if isinstance(want, float) and isinstance(have, int | float):
+        return abs(want - have) <= _TOLERANCE * max(1.0, abs(want)) or (want != want != have)
+    return bool(want == have)
+
+
+def _state_of_form(value: Any, form: Any) -> Any:
+    copied = copy.deepcopy(value)
+    put_state(copied, form.to_state())
+    return state_of(copied)
+
+
+def _alike_tensors(want: torch.Tensor, have: torch.Tensor) -> bool:
+    if want.shape != have.shape or want.dtype != have.dtype:
+        return False
+    if equal_tensors(want, have):
+        return True
+    if not want.is_floating_point():
+        return False
+    largest = float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()) if want.numel() else 0.0
+    return torch.allclose(
+        want.double(), have.double(), _TOLERANCE, _TOLERANCE * max(largest, 1e-30), equal_nan=True
+    )

@@ -1,0 +1,104 @@
+"""Rolls a target of LibTorch out in a C++ process, free-running: its states stay inside the module.
+
+So nothing but outputs can be compared, and no step can start from the reference's state.  A rollout
+is collected first, and then run in one process of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.model.arrays import Array, to_arrays
+from stateful_pipeline.model.reference import Step
+from stateful_pipeline.model.schedule import Schedule
+from stateful_pipeline.model.tree import named_outputs
+from stateful_pipeline.stages.in_process import InProcess
+from stateful_pipeline.stages.verify.compare import Tolerance
+from stateful_pipeline.stages.verify.record import RESET_STEPS, RolloutRecord, report_of
+
+
+class ProcessRollouts:
+    """A target under verification.
+
+    Args:
+        target: The target, ready to run.
+        tolerance: What counts as equal.
+
+    Attributes:
+        error: Why the target could not be run to the end, if it could not.
+    """
+
+    def __init__(self, target: InProcess, tolerance: Tolerance) -> None:
+        self._target, self._tolerance = target, tolerance
+        self.records: list[RolloutRecord] = []
+        self.reset_passed = True
+        self.error: PipelineError | None = None
+
+    def start(self, schedule: Schedule, seed: int) -> None:
+        """Begin a rollout whose steps have the sizes of ``schedule``."""
+        self.records.append(RolloutRecord("free-running", schedule, seed))
+        self._steps: list[Step] = []
+        self._resets: list[int] = []
+
+    def try_to_follow(self, step: Step, begins: bool) -> None:
+        """Note a step of the reference; ``begins`` says that it starts from reset."""
+        self._steps.append(step)
+        if begins and step.index:
+            self._resets.append(step.index)
+
+    def finish(self) -> None:
+        """Run the rollout; then reset, and repeat its first steps, which must give the same bits.
+
+        An error ends this target's verification alone.
+        """
+        try:
+            self._run(self.records[-1])
+        except PipelineError as error:
+            message = error.message.removeprefix("verify: ")
+            self.error = StageError(
+                f"the target does not run at {self.records[-1].schedule}: {message}",
+                stage="verify",
+                hint=error.hint,
+            )
+
+    def _run(self, record: RolloutRecord) -> None:
+        steps, count = self._steps, len(self._steps)
+        taken = [*steps, *steps[:RESET_STEPS]]
+        resets = [*self._resets, count]
+        inputs = [step.inputs for step in taken]
+        # A method may reset a state to the size that it has by then.
+        by_method = not record.schedule.turns
+        done = self._target.run(
+            inputs, record.schedule.at(0), reset_at=resets, reset_by_method=by_method
+        )
+        got = [_outputs(value, step) for value, step in zip(done.outputs, taken, strict=True)]
+        for step, outputs in zip(steps, got[:count], strict=True):
+            record.add(step.index, "output", to_arrays(step.outputs), outputs, self._tolerance)
+        for first, again in zip(got[: len(taken) - count], got[count:], strict=True):
+            if any(again[name].tobytes() != value.tobytes() for name, value in first.items()):
+                self.reset_passed = False
+
+    def report(self) -> dict[str, Any]:
+        """Return the target's entry of ``verify/report.json``."""
+        entry = report_of(self.records, self._tolerance, self.reset_passed)
+        return {**entry, "states": self._target.states}
+
+
+def _outputs(value: Any, step: Step) -> dict[str, Array]:
+    """Return what a step gave by the names of eager: a named tuple comes back without names.
+
+    Raises:
+        StageError: It gave more or fewer tensors.
+    """
+    found: dict[str, torch.Tensor] = named_outputs(value)
+    if found.keys() != step.outputs.keys():
+        if len(found) != len(step.outputs):
+            raise StageError(
+                f"step {step.index} returns {len(found)} tensors, and {len(step.outputs)} in eager",
+                stage="verify",
+            )
+        found = dict(zip(step.outputs, found.values(), strict=True))
+    return to_arrays(found)

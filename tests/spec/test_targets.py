@@ -1,0 +1,69 @@
+"""Targets: one model per runtime, told apart by ``runtime``."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from stateful_pipeline.errors import SpecError
+from stateful_pipeline.spec import LibtorchTarget, OnnxRuntimeTarget, json_schema, load_spec
+
+GOOD = "name: a\nsource: {python: 'a:B'}\ninputs: {x: {shape: [1]}}\n"
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(target):
+        path = tmp_path / "spec.yaml"
+        path.write_text(f"{GOOD}targets:\n  t: {target}\n")
+        return load_spec(path)
+
+    return load
+
+
+def test_each_runtime_has_its_own_model_and_artifact(load):
+    native = load("{runtime: libtorch, threads: 2, optional: true, verify: {atol: 0.5}}")
+    target = native.targets["t"]
+    assert isinstance(target, LibtorchTarget)
+    assert (target.needs, target.threads, target.optional) == ("scripted", 2, True)
+    assert native.tolerances("t")[0] == 0.5
+    onnx = load("{runtime: onnxruntime}").targets["t"]
+    assert isinstance(onnx, OnnxRuntimeTarget)
+    assert onnx.needs == "onnx"
+    assert "needs" not in native.content()["targets"]["t"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message", "hint"),
+    [
+        ("{runtime: libtorhc}", "targets.t.runtime: expected one of onnxruntime, libtorch", "libt"),
+        ("{runtime: 3}", "targets.t.runtime: .*found 3", None),
+        ("{threads: 1}", "missing key `runtime`", None),
+        ("{runtime: libtorch, provider: cpu}", "unknown key `targets.t.provider`", "the keys are"),
+        ("{runtime: libtorch, thread: 1}", "unknown key `targets.t.thread`", "`threads`"),
+        ("{runtime: libtorch, threads: 0}", "targets.t.threads: must be at least 1", None),
+        ("{runtime: libtorch, precision: fp16}", "`precision` is not supported yet", None),
+        ("3", "targets.t: expected a mapping, found 3", None),
+    ],
+)
+def test_a_target_that_is_wrong_is_named_with_its_line(load, target, message, hint):
+    with pytest.raises(SpecError, match=message) as caught:
+        load(target)
+    assert caught.value.line == 5
+    assert not caught.value.others
+    assert hint is None or hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("target", "good"),
+    [
+        ({"runtime": "libtorch", "threads": 1}, True),
+        ({"runtime": "libtorch", "provider": "cpu"}, False),
+        ({"runtime": "onnxruntime", "provider": "cuda"}, False),
+        ({"threads": 1}, False),
+    ],
+)
+def test_the_schema_knows_which_keys_go_with_which_runtime(target, good):
+    spec = {"name": "a", "source": {"python": "a:B"}, "inputs": {"x": {"shape": [1]}}}
+    validator = jsonschema.Draft202012Validator(json_schema())
+    assert validator.is_valid({**spec, "targets": {"t": target}}) is good
