@@ -1,0 +1,97 @@
+"""What is wrong with a C++ library ends `pipeline run` with a message and the right exit code."""
+
+import os
+import shutil
+
+import pytest
+
+CMAKE = """\
+cmake_minimum_required(VERSION 3.18)
+project({name} LANGUAGES CXX)
+add_library({name} SHARED {name}.cpp)
+"""
+
+UNPICKLED = """
+import torch
+from torch import nn
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.counter = torch.classes.states.Unpickled()
+
+    def forward(self, x):
+        return self.counter.next(x)
+"""
+TARGETS = "targets: {native: {runtime: libtorch}}\n"
+
+
+@pytest.fixture
+def run(project):
+    """Run the spec of a leaky module that needs a library."""
+
+    def call(library, extra="", **more):
+        source = f'source: {{file: "model.py:Leaky", libraries: ["{library}"]}}'
+        return project.run(project.spec(extra, source=source, **more))
+
+    return call
+
+
+def make(project, name, code):
+    """Write a CMake project that does not need torch."""
+    project.write(f"{name}/CMakeLists.txt", CMAKE.format(name=name))
+    project.write(f"{name}/{name}.cpp", code)
+    return project.folder / name
+
+
+@pytest.mark.parametrize("name", ["no_such_folder", "libgone.so"])
+def test_a_missing_library_ends_2_with_its_line(run, name):
+    ran = run(name)
+    assert ran.code == 2
+    assert name in ran.text
+    assert "leaky.yaml:2" in ran.text
+
+
+def test_a_library_that_does_not_compile_ends_3_with_what_the_compiler_says(run, project):
+    ran = run(make(project, "broken", "int answer() { return 42 }\n"))
+    assert ran.code == 3
+    assert "broken.cpp:1:" in ran.text
+    assert "expected" in ran.text
+
+
+def test_a_library_for_another_torch_ends_3(run, project):
+    code = "namespace c10 { void gone(); }\nvoid call() { c10::gone(); }\n"
+    ran = run(make(project, "foreign", code))
+    assert ran.code == 3
+    assert "undefined symbol: _ZN3c104goneEv" in ran.text
+    assert "torch" in ran.text
+
+
+def test_a_name_that_is_registered_twice_ends_3(run, stack, clash, monkeypatch, tmp_path):
+    again = shutil.copy(clash, tmp_path / "libagain.so")
+    monkeypatch.setenv("CLASH", "class")
+    ran = run(again)
+    assert ran.code == 3
+    assert "registers 'my_classes.MyStackClass'" in ran.text
+
+
+@pytest.mark.parametrize("targets", [TARGETS, ""], ids=["libtorch", "onnxruntime"])
+def test_a_class_that_is_not_pickled_ends_3_and_says_what_to_add(run, states, targets):
+    ran = run(states.path, targets, model=UNPICKLED)
+    assert ran.code == 3
+    assert "states.Unpickled" in ran.text
+    assert "def_pickle" in ran.text
+
+
+def test_a_second_run_compiles_nothing(run, project, monkeypatch):
+    calls, real = project.folder / "calls.log", shutil.which("c++")
+    wrapper = project.write("counting-c++", f'#!/bin/sh\necho "$@" >> {calls}\nexec {real} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.folder / "cache"))
+    library = make(project, "once", f"int answer() {{ return {os.getpid()}; }}\n")
+    for _ in range(2):
+        ran = run(library)
+        assert ran.code == 0, ran.text
+        compiled = sum(line.endswith("once.cpp") for line in calls.read_text().splitlines())
+        assert compiled == 1
