@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
@@ -41,6 +41,7 @@ _STATE_METHODS = ("__getstate__", "__setstate__")
 Form = TypeVar("Form", bound=type)
 
 _forms: dict[str, type] = {}
+_declared: dict[str, type] = {}
 
 
 def explicit_form(name: str) -> Callable[[Form], Form]:
@@ -57,9 +58,19 @@ def explicit_form(name: str) -> Callable[[Form], Form]:
     return register
 
 
+def declare_forms(forms: Mapping[str, type]) -> None:
+    """Declare the explicit forms of the model that is at hand; they come before all others.
+
+    Args:
+        forms: By C++ class; the forms of the model before are forgotten.
+    """
+    _declared.clear()
+    _declared.update(forms)
+
+
 def form_class(name: str) -> type | None:
     """Return the explicit form of a C++ class, if it has one."""
-    return _forms.get(name)
+    return _declared.get(name) or _forms.get(name)
 
 
 def is_cpp_object(value: object) -> TypeGuard[Any]:
@@ -171,12 +182,14 @@ def form_of(value: Any) -> Any:
 
     It stays the same one, and what it holds the same objects, as long as the state is the same.
 
+    Args:
+        value: The object, whose class has an explicit form.
+
     Raises:
-        KeyError: The class has no explicit form.
         StateError: The form cannot be made from the state.
     """
     name = cpp_class(value)
-    form = _forms[name]
+    form = form_class(name)
     view = _views.get(id(value))
     if view is None or view.object() is not value or type(view.form) is not form:
         state = state_of(value)
@@ -200,7 +213,8 @@ def make_form(name: str, state: Any) -> Any:
     Raises:
         StateError: The form cannot be made from the state.
     """
-    form = _forms[name]
+    form = form_class(name)
+    assert form is not None  # whoever has none was refused
     try:
         return form(own_copy(state))
     except Exception as error:  # the user's class may raise anything

@@ -95,3 +95,39 @@ def test_a_second_run_compiles_nothing(run, project, monkeypatch):
         assert ran.code == 0, ran.text
         compiled = sum(line.endswith("once.cpp") for line in calls.read_text().splitlines())
         assert compiled == 1
+
+
+FORM = """
+import torch
+from torch import nn
+from stateful_pipeline.zoo.tensor_ring import ExplicitTensorRing as Form
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ring = torch.classes.stateful.TensorRing(2, 3)
+
+    def forward(self, x):
+        self.ring.push(x[0])
+        return self.ring.mean()
+"""
+
+
+def test_a_form_that_one_spec_declares_is_none_for_the_next(project, ring, monkeypatch):
+    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
+    more = {
+        "source": f'source: {{file: "model.py:Leaky", libraries: ["{ring.path}"]}}',
+        "  x": "  x: {shape: [1, 3]}",
+        "dynamic_axes": "",
+    }
+    without = project.spec(model=FORM, **more).read_text()
+    with_form = project.spec(
+        "classes: {stateful.TensorRing: {file: 'model.py:Form'}}\n", model=FORM, **more
+    )
+    project.write("without.yaml", without.replace("name: leaky", "name: without"))
+    ran = project.run(with_form, project.folder / "without.yaml", "--json")
+    assert [(line["name"], line["exit_code"]) for line in ran.lines] == [
+        ("leaky", 0),
+        ("without", 3),
+    ]
+    assert "has no explicit form" in ran.lines[1]["error"]

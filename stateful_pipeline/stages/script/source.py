@@ -20,7 +20,7 @@ from torch import nn
 
 from stateful_pipeline.errors import PipelineError, SourceError
 from stateful_pipeline.libraries import build, default_cache, load
-from stateful_pipeline.model.cpp_objects import explicit_form
+from stateful_pipeline.model.cpp_objects import declare_forms
 from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.scripted import class_name, is_scripted, methods
@@ -82,12 +82,14 @@ def _load_libraries(spec: Spec) -> None:
 
 def _declare_classes(spec: Spec) -> None:
     """Declare the explicit forms of C++ classes that the spec names."""
+    forms: dict[str, type] = {}
     for name, named in spec.classes.items():
         key = render(("classes", name, named.kind))
         form = _named(spec, key, named)
         if not inspect.isclass(form):
             raise _error(spec, key, f"is a {type(form).__name__}, not a class")
-        explicit_form(name)(form)
+        forms[name] = form
+    declare_forms(forms)
 
 
 def _error(spec: Spec, key: str, message: str, hint: str | None = None) -> SourceError:
