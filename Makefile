@@ -42,10 +42,10 @@ demo: $(READY) ## run the whole pipeline on the LSTM forecaster
 	@echo "the page to look at: build/$(basename $(notdir $(SPEC)))/report.html"
 
 test: $(READY) ## run every test but the slow ones (TESTS=tests/zoo for some)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow" $(TESTS)
 
 test-all: $(READY) ## run every test
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(TESTS)
 
 lint: $(READY) ## check style, types and the layers of imports; changes nothing
 	$(BIN)/ruff check .

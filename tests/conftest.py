@@ -135,3 +135,15 @@ def pytest_configure() -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+GROUPS = {"native": "native", "test_libtorch.py": "native", "test_configs.py": "configs"}
+"""What shares one long build: its tests run in one process, so that none waits for another."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share a build in one process of ``pytest -n``."""
+    for item in items:
+        for part in item.path.relative_to(Path(__file__).parent).parts:
+            if part in GROUPS:
+                item.add_marker(pytest.mark.xdist_group(GROUPS[part]))

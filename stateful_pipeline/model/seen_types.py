@@ -164,7 +164,16 @@ def watching() -> Iterator[SeenTypes]:
         with _Reads(seen):
             yield seen
     finally:
+        _profile_again(before)
+
+
+def _profile_again(before: Any) -> None:
+    """Let what profiled before go on; Python's own profiler is an object that is enabled."""
+    if before is None or callable(before):
         sys.setprofile(before)
+    else:
+        sys.setprofile(None)
+        before.enable()
 
 
 def _notes_variables(seen: SeenTypes) -> Callable[[types.FrameType, str, Any], None]:

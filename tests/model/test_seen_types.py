@@ -1,5 +1,8 @@
 """Which types a run of the user's code shows."""
 
+import cProfile
+import sys
+
 import pytest
 import torch
 
@@ -101,3 +104,14 @@ def test_what_a_compiler_says_counts_where_nothing_was_seen():
     assert seen.argument(helper, "n") == "List[float]"
     assert not seen.learn(message)
     assert not seen.learn("something else")
+
+
+def test_a_profiler_goes_on_after_it_was_watched():
+    profiler = cProfile.Profile()
+    with profiler:
+        with watching():
+            len("watched")
+        sorted("profiled")
+    names = {row.code for row in profiler.getstats()}
+    assert any("sorted" in str(name) for name in names)
+    assert sys.getprofile() is None

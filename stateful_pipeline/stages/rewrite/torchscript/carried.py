@@ -140,8 +140,10 @@ class Meanings:
         for together in shared.values():
             for one, other in itertools.combinations(dict.fromkeys(together), 2):
                 pair = frozenset((one, other))
-                if pair not in seen and self._may_meet(ends.get(one), ends.get(other)):
-                    seen.add(pair)
+                if pair in seen:
+                    continue
+                seen.add(pair)
+                if self._may_meet(ends.get(one), ends.get(other)):
                     yield one, other
 
     def _may_meet(self, one: Any, other: Any) -> bool:
