@@ -22,7 +22,6 @@ from torch import nn
 
 from stateful_pipeline import __version__
 from stateful_pipeline.libraries import build, default_cache
-from stateful_pipeline.model.cpp_forms import cpp_objects
 from stateful_pipeline.model.cpp_objects import (
     cpp_class,
     form_class,
@@ -30,6 +29,7 @@ from stateful_pipeline.model.cpp_objects import (
     is_pickled,
     state_of,
 )
+from stateful_pipeline.model.cpp_places import cpp_objects
 from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.subject import Subject
 from stateful_pipeline.spec import Spec

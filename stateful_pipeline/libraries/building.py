@@ -26,10 +26,18 @@ from typing import Any
 
 import torch
 
-from stateful_pipeline.errors import SourceError
+from stateful_pipeline.errors import SourceError, StageError
 from stateful_pipeline.libraries.artifacts import ask, made
 from stateful_pipeline.libraries.project import Project, digest_of, project_of
-from stateful_pipeline.libraries.toolchain import Compiler, cmake, compiler, complaint, ninja, run
+from stateful_pipeline.libraries.toolchain import (
+    STAGE,
+    Compiler,
+    cmake,
+    compiler,
+    complaint,
+    ninja,
+    run,
+)
 
 _ENTRY = "entry.json"
 _SYSTEM = ("/usr/", "/lib/", "/opt/")
@@ -64,7 +72,7 @@ def default_cache() -> Path:
 
 def build(
     source: Path,
-    cache: Path,
+    cache: Path | None = None,
     *,
     build_type: str = "Release",
     defines: Mapping[str, str] | None = None,
@@ -73,7 +81,7 @@ def build(
 
     Args:
         source: A folder with a ``CMakeLists.txt``, or a ``.so``, which is taken as it is.
-        cache: The folder of the cache.
+        cache: The folder of the cache; the user's own by default.
         build_type: CMake's ``CMAKE_BUILD_TYPE``.
         defines: More of CMake's variables, as after ``-D``.
 
@@ -89,11 +97,16 @@ def build(
     project = project_of(source, build_type, defines or {})
     chosen = compiler()
     stem = f"{project.folder.name}-{project.key(chosen)}"
-    cache = cache.absolute()
-    cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"{stem}.lock"):
-        found = _find(cache, stem)
-        return found if found is not None else _make(project, chosen, cache, stem)
+    cache = (cache or default_cache()).absolute()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / f"{stem}.lock"):
+            found = _find(cache, stem)
+            return found if found is not None else _make(project, chosen, cache, stem)
+    except OSError as error:
+        hint = "let the variable XDG_CACHE_HOME name a folder that can be written to"
+        message = f"libraries cannot be built in {cache}: {error}"
+        raise StageError(message, stage=STAGE, hint=hint) from error
 
 
 @contextmanager

@@ -92,6 +92,12 @@ def run_infer(
         for step in reset_at:
             arguments += ["--reset-at", step]
         _run(program or _built(cache), model, libraries, arguments)
+        if not (outputs.is_file() and times.is_file()):
+            raise StageError(
+                "the C++ process ended by itself, without an error and before its last step",
+                stage=STAGE,
+                hint="the model or one of its libraries calls exit()",
+            )
         measured = json.loads(times.read_text(encoding="utf-8"))
         returned = _read(outputs)
     return Inference(returned, measured["nanoseconds"], measured["load_nanoseconds"])
@@ -154,7 +160,9 @@ def _built(cache: Path | None) -> Path:
 def _run(program: Path, model: Path, libraries: Sequence[Path], arguments: Sequence[Any]) -> str:
     given = [word for library in libraries for word in ("--library", library)]
     command = [str(word) for word in (program, model, *given, *arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode:
         said = done.stderr.strip() or f"ended with code {done.returncode} and said nothing"
         raise StageError(said, stage=STAGE)

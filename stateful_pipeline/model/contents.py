@@ -45,7 +45,7 @@ def _items(holder: Any) -> Any:
     if isinstance(holder, nn.Module):
         return _in_module(holder)
     if is_cpp_object(holder):
-        return state_of(holder)
+        return (state_of(holder),)  # what is pickled may be None
     if isinstance(holder, dict | set):
         return holder.copy() if type(holder) in (dict, set) else _plain_copy(holder)
     if isinstance(holder, list | collections.deque):
@@ -91,7 +91,7 @@ def _refill_items(holder: Any, items: Any) -> None:
     elif isinstance(holder, nn.Module):
         _refill_module(holder, *items)
     elif is_cpp_object(holder):
-        restore_state(holder, items)
+        restore_state(holder, *items)
     elif isinstance(holder, dict):
         refill_dict(holder, items)
     elif isinstance(holder, list | collections.deque | set):

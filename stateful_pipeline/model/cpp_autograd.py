@@ -9,7 +9,6 @@ models have no gradients, but eager ones and those in a C++ process do unless th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,13 @@ import torch
 from torch import nn
 
 from stateful_pipeline.model.cpp_calls import Intercepted
-from stateful_pipeline.model.cpp_forms import cpp_objects
 from stateful_pipeline.model.cpp_objects import cpp_class, is_pickled
+from stateful_pipeline.model.cpp_places import copied_module, cpp_objects
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Call
 from stateful_pipeline.model.scripted import is_scripted
 
-STEPS = 3
+STEPS = 16
 
 CONSTRUCTOR = "its constructor"
 
@@ -139,7 +138,7 @@ def _in_python(
 
     memo: dict[int, Any] = {id(value): Watched(path, value) for path, value in objects.items()}
     try:
-        copied = copy.deepcopy(module, memo)
+        copied = copied_module(module, memo)
     except RuntimeError:  # it holds a tensor with a graph, which is no state of a C++ object
         return []
     for _ in _run(copied, call, plan, sizes):
@@ -150,7 +149,7 @@ def _in_python(
 def _in_scripted(
     module: nn.Module, objects: Mapping[str, Any], call: Call, plan: InputPlan, sizes: Any
 ) -> list[CarriedGraph]:
-    copied = copy.deepcopy(module)
+    copied = copied_module(module)
     theirs = cpp_objects(copied)
     method = f"'{getattr(call, 'method', 'forward')}'"
     found: dict[str, CarriedGraph] = {}

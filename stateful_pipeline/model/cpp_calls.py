@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-from stateful_pipeline.model.cpp_objects import cpp_class, is_cpp_object
+from stateful_pipeline.model.cpp_objects import copied_object, cpp_class, is_cpp_object
 
 
 class Intercepted:
@@ -21,7 +20,7 @@ class Intercepted:
     """
 
     def __init__(self, path: str, value: Any) -> None:
-        self.path, self.object, self.name = path, copy.deepcopy(value), cpp_class(value)
+        self.path, self.object, self.name = path, copied_object(value), cpp_class(value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Intercepted:
         return type(self)(self.path, self.object)

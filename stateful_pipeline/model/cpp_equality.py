@@ -8,7 +8,6 @@ order of the same operators rounds; all else must be the same.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,13 +15,9 @@ import torch
 
 from stateful_pipeline.errors import PipelineError, StateError
 from stateful_pipeline.model.cpp_calls import Intercepted
-from stateful_pipeline.model.cpp_forms import (
-    copied_with,
-    cpp_objects,
-    named_form,
-    with_explicit_forms,
-)
+from stateful_pipeline.model.cpp_forms import copied_with, named_form, with_explicit_forms
 from stateful_pipeline.model.cpp_objects import (
+    copied_object,
     cpp_class,
     cpp_methods,
     is_cpp_object,
@@ -31,36 +26,52 @@ from stateful_pipeline.model.cpp_objects import (
     put_state,
     state_of,
 )
+from stateful_pipeline.model.cpp_places import cpp_objects
 from stateful_pipeline.model.equal_tensors import equal_tensors
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import user_place
 from stateful_pipeline.model.reference import Reference, Tensors
 from stateful_pipeline.model.scripted import is_scripted
 
-STEPS = 24
+STEPS = 64
 """So many steps are compared when states are found; the built targets take many more."""
 _TOLERANCE = 1e-5
 
 
-def check_explicit_forms(
+def check_form_calls(
     reference: Reference, plan: InputPlan, sizes: Sequence[Mapping[str, int]]
 ) -> None:
-    """Compare a module's C++ objects with their explicit forms over some steps at each size.
+    """Compare each call of a module's C++ objects with what their explicit forms do.
 
     Args:
         reference: The module with its states found.
         plan: The inputs.
-        sizes: The sizes.
+        sizes: The sizes at which it takes some steps.
 
     Raises:
-        StateError: They differ; with the class, and the method if it can be told.
+        StateError: They differ; with class and method.
     """
-    objects = cpp_objects(reference.module)
-    if not objects or is_scripted(reference.module):
-        return
-    for at in sizes:
-        _check_calls(reference, plan, at)
-        _check_steps(reference, plan, at)
+    if cpp_objects(reference.module) and not is_scripted(reference.module):
+        for at in sizes:
+            _check_calls(reference, plan, at)
+
+
+def check_form_steps(
+    reference: Reference, plan: InputPlan, sizes: Sequence[Mapping[str, int]]
+) -> None:
+    """Compare a module with the same with explicit forms, each by itself.
+
+    Args:
+        reference: The module with its states found.
+        plan: The inputs.
+        sizes: The sizes at which both take some steps.
+
+    Raises:
+        StateError: They differ, although no call of a method does.
+    """
+    if with_explicit_forms(reference, plan) is not reference:
+        for at in sizes:
+            _check_steps(reference, plan, at)
 
 
 def _check_steps(reference: Reference, plan: InputPlan, at: Mapping[str, int]) -> None:
@@ -80,9 +91,10 @@ def _check_steps(reference: Reference, plan: InputPlan, at: Mapping[str, int]) -
                 raise StateError(
                     f"with the explicit form of {classes}, {kind} '{wrong}' of step {ours.index} "
                     "is another than with the C++ class, although each call by itself is equal: "
-                    "what the class pickles may not be all that it holds",
+                    "one of the two holds, or shares, more than it pickles",
                     attribute=wrong if kind == "state" else None,
-                    hint="let def_pickle give everything that the methods read",
+                    hint="let def_pickle and to_state() give everything that the methods read; a "
+                    "form may keep nothing elsewhere, nor write to what it is given or returns",
                 )
 
 
@@ -156,7 +168,7 @@ class _Twin(Intercepted):
 
     def _taken(self, state: Any) -> Any:
         """Return what an object holds that is given a state; the state, if it is not taken."""
-        after = copy.deepcopy(self.object)
+        after = copied_object(self.object)
         try:
             put_state(after, state)
         except (RuntimeError, TypeError, ValueError):
@@ -169,7 +181,8 @@ class _Twin(Intercepted):
                 f"{named_form(self.name)}: '{method}' {does} than the class: "
                 f"{_short(have)} instead of {_short(want)}",
                 attribute=self.path,
-                hint="with the same arguments and in the same state, both have to do the same",
+                hint="with the same arguments and in the same state, both have to do the same; "
+                "where one size is that of an axis alone, declare the state's shape under `states`",
             )
 
 
@@ -184,7 +197,10 @@ def _as_form(value: Any) -> Any:
 def _short(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         text = " ".join(str(value.tolist()).split())
-        return f"{value.dtype} {list(value.shape)} {text[:60]}{'..' if len(text) > 60 else ''}"
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{kind}{list(value.shape)} {text[:40]}{'..' if len(text) > 40 else ''}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_short, value))})"
     return repr(value)[:80]
 
 
@@ -207,7 +223,7 @@ def _alike(want: Any, have: Any) -> bool:
 
 
 def _state_of_form(value: Any, form: Any) -> Any:
-    copied = copy.deepcopy(value)
+    copied = copied_object(value)
     put_state(copied, form.to_state())
     return state_of(copied)
 

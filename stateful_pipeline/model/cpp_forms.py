@@ -16,7 +16,6 @@ from stateful_pipeline.model.cpp_objects import (
     cpp_methods,
     form_class,
     form_of,
-    is_cpp_object,
     is_pickled,
     make_form,
     put_state,
@@ -24,34 +23,14 @@ from stateful_pipeline.model.cpp_objects import (
     state_of,
     state_type,
 )
-from stateful_pipeline.model.holders import Visit, leaves, walk
+from stateful_pipeline.model.cpp_places import copied_module, cpp_objects
+from stateful_pipeline.model.holders import leaves
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.locate import scripted_part, user_place
 from stateful_pipeline.model.reference import Reference
 from stateful_pipeline.model.scripted import is_scripted
 
 _explicit: weakref.WeakKeyDictionary[Reference, Reference] = weakref.WeakKeyDictionary()
-
-
-def cpp_objects(module: nn.Module) -> dict[str, Any]:
-    """Return the C++ objects that a module holds, each once, by the first path that leads there."""
-    return {path: held[0] for path, held in _places(module).items()}
-
-
-def cpp_places(module: nn.Module) -> dict[str, str]:
-    """Return the first path of each C++ object, by each of its paths."""
-    return {path: first for first, (_, *paths) in _places(module).items() for path in paths}
-
-
-def _places(module: nn.Module) -> dict[str, list[Any]]:
-    """Return each object with all its paths, by the first of them."""
-    first: dict[int, str] = {}
-    found: dict[str, list[Any]] = {}
-    for leaf in walk([Visit("", module, "module", module)], {}):
-        if is_cpp_object(leaf.value):
-            path = first.setdefault(id(leaf.value), leaf.path)
-            found.setdefault(path, [leaf.value]).append(leaf.path)
-    return found
 
 
 def refuse_without_form(path: str, value: Any) -> None:
@@ -168,10 +147,9 @@ def copied_with(module: nn.Module, places: Mapping[int, Any]) -> nn.Module:
         if isinstance(leaf.value, torch.Tensor):
             memo[id(leaf.value)] = leaf.value
     try:
-        copied: nn.Module = copy.deepcopy(module, memo)
+        return copied_module(module, memo)
     except Exception as error:  # whatever the module holds may refuse
         raise StateError(
             f"the module, which holds C++ objects, cannot be copied: {error}",
             hint="let copy.deepcopy(module) work",
         ) from error
-    return copied

@@ -133,7 +133,18 @@ def own_copy(value: Any) -> Any:
         return type(value)(own_copy(item) for item in value)
     if isinstance(value, dict):
         return {key: own_copy(item) for key, item in value.items()}
-    return copy.deepcopy(value) if isinstance(value, torch.ScriptObject) else value
+    return copied_object(value) if isinstance(value, torch.ScriptObject) else value
+
+
+def copied_object(value: Any) -> Any:
+    """Return a copy of an object that shares nothing with it.
+
+    Pickling alone is no copy: a class may give its own tensors and take those that it is given.
+    """
+    copied = copy.deepcopy(value)
+    if is_cpp_object(copied):
+        put_state(copied, state_of(value))
+    return copied
 
 
 def same_state(one: Any, other: Any) -> bool:
@@ -207,6 +218,19 @@ def _reference(value: Any) -> weakref.ref[Any]:
     return weakref.ref(value, lambda _: _views.pop(key, None))
 
 
+def usable_form(value: Any) -> Any:
+    """Return what :func:`form_of` does, or None where there is no form, or none can be made.
+
+    Those who need it are told why by :func:`make_form`.
+    """
+    if form_class(cpp_class(value)) is None:
+        return None
+    try:
+        return form_of(value)
+    except StateError:
+        return None
+
+
 def make_form(name: str, state: Any) -> Any:
     """Return a new instance of the explicit form of a class.
 
@@ -216,13 +240,18 @@ def make_form(name: str, state: Any) -> Any:
     form = form_class(name)
     assert form is not None  # whoever has none was refused
     try:
-        return form(own_copy(state))
+        with torch.random.fork_rng(devices=[]):  # a layer in it begins with random weights
+            made = form(own_copy(state))
     except Exception as error:  # the user's class may raise anything
         raise StateError(
             f"the explicit form {form.__name__} of the C++ class {name} cannot be made from a "
             f"pickled state: {type(error).__name__}: {error}",
             hint=f"its constructor takes what {name} pickles: {_words(state)}",
         ) from error
+    for held in (made, *getattr(made, "__dict__", {}).values()):
+        if isinstance(held, nn.Module):
+            held.eval()  # as the model is
+    return made
 
 
 def _words(state: Any) -> str:

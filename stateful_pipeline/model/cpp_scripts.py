@@ -16,8 +16,9 @@ from torch import nn
 
 from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model import compiling, jit
-from stateful_pipeline.model.cpp_forms import cpp_objects, cpp_places, named_form
+from stateful_pipeline.model.cpp_forms import named_form
 from stateful_pipeline.model.cpp_objects import cpp_class, cpp_methods, form_class, form_of
+from stateful_pipeline.model.cpp_places import cpp_objects, cpp_places
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.seen_types import SeenTypes
 from stateful_pipeline.model.shells import scriptable

@@ -7,7 +7,6 @@ calls change, and so do the calls by which types are learnt.
 
 from __future__ import annotations
 
-import copy
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model import compiling, jit
-from stateful_pipeline.model.cpp_objects import give_written, same_state
+from stateful_pipeline.model.cpp_objects import cpp_class, give_written, same_state
+from stateful_pipeline.model.cpp_places import copied_module, cpp_objects
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.holders import write
 from stateful_pipeline.model.inputs import InputPlan
@@ -30,9 +30,12 @@ from stateful_pipeline.model.seen_attributes import before_call, note_attributes
 from stateful_pipeline.model.seen_types import SeenTypes, watching
 from stateful_pipeline.model.settle import declared_only, initial_value
 from stateful_pipeline.model.shells import scriptable
+from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.subject import Subject
+from stateful_pipeline.model.tree import named_outputs
 
 _WATCHED_STEPS = 4
+_PICKLED_STEPS = 16
 _MODIFIER = "_torchscript_modifier"
 
 
@@ -126,6 +129,47 @@ def initial_module(subject: Subject) -> nn.Module:
     return copied
 
 
+def refuse_lossy_pickles(
+    module: nn.Module, call: Call, plan: InputPlan, sizes: Sequence[Mapping[str, int]]
+) -> None:
+    """Refuse a module whose C++ objects come back from pickling as other ones.
+
+    A copy takes the same steps as the module itself, and has to give the same bits.
+
+    Args:
+        module: The module; what its classes pickle is left as it was.
+        call: Calls its entry point.
+        plan: The inputs.
+        sizes: Sizes of the axes, of which the first is taken at which the module runs.
+
+    Raises:
+        StateError: They give something else.
+    """
+    objects = cpp_objects(module)
+    if not objects:
+        return
+    classes = " and ".join(sorted({cpp_class(value) for value in objects.values()}))
+    for each in sizes:
+        steps = plan.steps(each, 0, _PICKLED_STEPS)
+        if not _runs(own_copy(module), call, steps):
+            continue
+        with Snapshot(module), torch.no_grad(), exact_kernels():
+            copied = own_copy(module)
+            for index, given in enumerate(steps):
+                answers = [
+                    named_outputs(call(one, {n: v.clone() for n, v in given.items()}))
+                    for one in (module, copied)
+                ]
+                if not same_state(*answers):
+                    raise StateError(
+                        f"a copy by def_pickle answers otherwise than the module itself at step "
+                        f"{index}: {classes} does not pickle all that it holds, as it holds it",
+                        attribute=next(iter(objects)),
+                        hint="let def_pickle give, and take back, everything that methods read",
+                    )
+        return
+
+
 def own_copy(module: nn.Module) -> nn.Module:
     """Return a copy that shares nothing; C++ objects are copied as their classes pickle them.
 
@@ -133,7 +177,7 @@ def own_copy(module: nn.Module) -> nn.Module:
         StageError: It cannot be copied.
     """
     try:
-        return copy.deepcopy(module)
+        return copied_module(module)
     except Exception as error:  # what the module holds may raise anything
         first = str(error).partition("\n")[0]
         raise StageError(

@@ -16,7 +16,9 @@ from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import Place, StateError
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.cpp_equality import check_explicit_forms
+from stateful_pipeline.model.cpp_equality import check_form_calls, check_form_steps
+from stateful_pipeline.model.cpp_forms import with_explicit_forms
+from stateful_pipeline.model.cpp_places import cpp_objects
 from stateful_pipeline.model.created_states import with_created
 from stateful_pipeline.model.first_run import OBSERVED_STEPS, first_run
 from stateful_pipeline.model.inputs import InputPlan
@@ -67,7 +69,13 @@ def discover(
     refuse_training(module)
     try:
         discovery = _discover(module, call, plan, axes, wishes)
-        check_explicit_forms(discovery.reference, plan, corner_sizes(axes)[:2])
+        sizes = corner_sizes(axes)[:2]
+        check_form_calls(discovery.reference, plan, sizes)
+        unseen = _stored_by_forms(discovery.reference, plan, axes, wishes)
+        if unseen:
+            wishes = {**dict.fromkeys(unseen, Wish()), **wishes}
+            discovery = _discover(module, call, plan, axes, wishes)
+        check_form_steps(discovery.reference, plan, sizes)
         return discovery
     except StateError as error:
         if error.place is None and error.attribute is not None:
@@ -96,6 +104,23 @@ def _discover(
     reference, tracked = settled_states(module, observation, setting, shapes)
     check_replay(reference, tracked, first, place, shapes)
     return Discovery(reference, setting.ignored)
+
+
+def _stored_by_forms(
+    reference: Reference, plan: InputPlan, axes: Sequence[Axis], wishes: Mapping[str, Wish]
+) -> list[str]:
+    """Return what explicit forms store to in C++ objects, though it was not seen to change.
+
+    What an object pickles says nothing of what was stored with the same value.
+    """
+    explicit = with_explicit_forms(reference, plan)
+    if explicit is reference:
+        return []
+    observation = observe_anew(explicit.module, explicit.call, plan, axes, wishes)
+    inside = tuple(f"{path}." for path in cpp_objects(reference.module))
+    known = {place for state in reference.states for place in state.places}
+    found = [state.name for state in observation.tracked if state.name.startswith(inside)]
+    return [name for name in found if name not in known]
 
 
 def places_of_changes(

@@ -23,11 +23,9 @@ import torch
 from torch import nn
 
 from stateful_pipeline.model.cpp_objects import (
-    cpp_class,
-    form_class,
-    form_of,
     is_cpp_object,
     is_pickled,
+    usable_form,
 )
 from stateful_pipeline.model.scripted import (
     FIXED_TUPLE,
@@ -177,7 +175,8 @@ def _in_cpp_object(holder: Any) -> list[Entry] | None:
     """Return what the explicit form of an object holds; nothing for a class that has none."""
     if not is_pickled(holder):
         return None
-    return entries(form_of(holder)) if form_class(cpp_class(holder)) else []
+    form = usable_form(holder)
+    return [] if form is None else entries(form)
 
 
 def _in_items(holder: List | Dict) -> Iterator[Entry]:

@@ -19,7 +19,6 @@ module itself stays as it is.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from torch import nn
 from stateful_pipeline.contract import Axis
 from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import PipelineError, StateError
+from stateful_pipeline.model.cpp_places import copied_module
 from stateful_pipeline.model.entries import PLAIN
 from stateful_pipeline.model.equal_tensors import equal_tensors
 from stateful_pipeline.model.first_calls import Run, runs_of, shape_after, unlike_runs
@@ -84,9 +84,9 @@ def warm(
     """
     with Snapshot(module), torch.no_grad():
         try:
-            copied, pristine = copy.deepcopy(module), copy.deepcopy(module)
+            copied, pristine = copied_module(module), copied_module(module)
             call(copied, plan.step(sizes, 0, 0))
-            again = copy.deepcopy(copied)
+            again = copied_module(copied)
             call(again, plan.step(sizes, 0, 1))
         except Exception:  # noqa: BLE001 - it cannot be copied, or a copy is not like it
             return None

@@ -131,3 +131,49 @@ def test_a_form_that_one_spec_declares_is_none_for_the_next(project, ring, monke
         ("without", 3),
     ]
     assert "has no explicit form" in ran.lines[1]["error"]
+
+
+IN_USE = """
+import torch
+from torch import nn
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.held = torch.classes.states.Forgetful(torch.zeros(3))
+        self.held.add(torch.ones(3))
+
+    def forward(self, x):
+        return self.held.add(x[0])
+"""
+
+
+def test_an_object_whose_copy_is_another_is_not_deployed(run, states):
+    ran = run(states.path, TARGETS, model=IN_USE)
+    assert ran.code == 3
+    assert "states.Forgetful does not pickle all that it holds" in ran.text
+
+
+def test_a_form_that_cannot_be_made_stops_what_needs_it_alone(run, states, project):
+    model = (
+        IN_USE.replace("Forgetful", "Sharing")
+        + """
+class Form:
+    def __init__(self):
+        pass
+"""
+    )
+    both = "classes: {states.Sharing: {file: 'model.py:Form'}}\n" + TARGETS
+    assert run(states.path, both, model=model).code == 0
+    ran = run(
+        states.path, both.replace("{native", "{cpu: {runtime: onnxruntime}, native"), model=model
+    )
+    assert ran.code == 3
+    assert "cannot be made from a pickled state" in ran.text
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(run, project, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.write("file", "no folder")))
+    ran = run(make(project, "small", "int answer() { return 42; }\n"))
+    assert ran.code == 3
+    assert "XDG_CACHE_HOME" in ran.text

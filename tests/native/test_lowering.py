@@ -416,3 +416,101 @@ def test_an_export_leaves_the_modes_of_torch_as_they_were(tmp_path):
     sp.export_onnx(Pushing().eval(), (torch.randn(FEATURES),), tmp_path / "m.onnx")
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+class ExplicitSum:
+    def __init__(self, state):
+        self.sum = state
+
+    def to_state(self):
+        return self.sum
+
+    def add(self, x):
+        self.sum = self.sum + x
+        return self.sum
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_an_object_that_pickles_its_own_tensor_is_left_as_it_was(scripted, script, tmp_path):
+    sp.explicit_form("states.Sharing")(ExplicitSum)
+    module = Adding(torch.classes.states.Sharing).eval()
+    taken = script(module) if scripted else module
+    sp.export_onnx(taken, (torch.randn(FEATURES),), tmp_path / "m.onnx")
+    torch.testing.assert_close(state_of(taken.held), torch.zeros(FEATURES))
+    runner, x = sp.StatefulRunner(tmp_path / "m.onnx"), np.ones(FEATURES, np.float32)
+    assert [runner.run({"x": x})["output"][0] for _ in range(3)] == [1, 2, 3]
+
+
+def test_state_that_the_example_does_not_change_is_state_all_the_same(tmp_path):
+    sp.explicit_form("states.Sharing")(ExplicitSum)
+    module = Adding(torch.classes.states.Sharing).eval()
+    sp.export_onnx(module, (torch.zeros(FEATURES),), tmp_path / "m.onnx")
+    runner, x = sp.StatefulRunner(tmp_path / "m.onnx"), np.ones(FEATURES, np.float32)
+    assert [runner.run({"x": x})["output"][0] for _ in range(3)] == [1, 2, 3]
+
+
+def test_an_object_that_holds_none_before_its_first_call_is_left_so(follow):
+    @sp.explicit_form("states.Lazy")
+    class ExplicitLazy:
+        def __init__(self, state):
+            self.last = state
+
+        def to_state(self):
+            return self.last
+
+        def next(self, x):
+            self.last = x.clone() if self.last is None else self.last + x
+            return self.last
+
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = torch.classes.states.Lazy(None)
+
+        def forward(self, x):
+            return self.held.next(x)
+
+    module = Lazy()
+    assert "held.last" in follow(module)
+    assert state_of(module.held) is None
+
+
+class WithLayer(nn.Module):
+    """A form with a layer, whose weights are random until they are set."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.sum, self.layer = state, nn.Linear(FEATURES, FEATURES, bias=False)
+        nn.init.eye_(self.layer.weight)
+
+    def to_state(self):
+        return self.sum
+
+    def add(self, x):
+        self.sum = self.layer(self.sum) + x
+        return self.sum
+
+
+class Inner:
+    def __init__(self, state):
+        self.sum = state
+
+
+class Nested:
+    def __init__(self, state):
+        self.inner = Inner(state)
+
+    def to_state(self):
+        return self.inner.sum
+
+    def add(self, x):
+        self.inner.sum = self.inner.sum + x
+        return self.inner.sum
+
+
+@pytest.mark.parametrize("form", [WithLayer, Nested], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_form_may_hold_layers_and_objects(form, scripted, script, follow):
+    sp.explicit_form("states.Sharing")(form)
+    module = Adding(torch.classes.states.Sharing).eval()
+    follow(script(module) if scripted else module)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.model import jit
+from stateful_pipeline.model.cpp_places import copied_module
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.holders import leaves, write
 from stateful_pipeline.model.inputs import Input, InputPlan
@@ -30,7 +31,7 @@ _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
 def in_float64(reference: Reference, plan: InputPlan) -> tuple[Reference, InputPlan]:
     """Return a copy of the reference and the plan in float64; the values of inputs are the same."""
-    module = copy.deepcopy(reference.module)
+    module = copied_module(reference.module)
     _widen(module)
     states = [replace(state, initial=_wide(state.initial)) for state in reference.states]
     wide = InputPlan(

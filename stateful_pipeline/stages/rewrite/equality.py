@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from stateful_pipeline.errors import PipelineError, StageError
-from stateful_pipeline.model.cpp_forms import cpp_objects, with_explicit_forms
+from stateful_pipeline.model.cpp_forms import with_explicit_forms
+from stateful_pipeline.model.cpp_places import cpp_objects
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference, Tensors, exact_kernels

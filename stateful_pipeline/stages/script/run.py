@@ -14,7 +14,7 @@ from torch import nn
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.libraries import save
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.deployable import deployable, initial_module
+from stateful_pipeline.model.deployable import deployable, initial_module, refuse_lossy_pickles
 from stateful_pipeline.model.frontends import capture_with, why_chosen
 from stateful_pipeline.model.locate import is_user_file
 from stateful_pipeline.model.reference import torch_threads
@@ -66,6 +66,7 @@ def _compile(artifacts: Artifacts, subject: Subject, folder: Path) -> None:
     reset = source.reset
     sizes = corner_sizes(subject.axes)
     made = deployable(initial_module(subject), subject.call, subject.plan, sizes, reset)
+    refuse_lossy_pickles(subject.module, subject.call, subject.plan, sizes)
     save(made.module, folder / "model.pt")
     (folder / "torchscript.py").write_text("\n\n".join(scripted_sources(made.module)))
     artifacts.scripted = folder / "model.pt"

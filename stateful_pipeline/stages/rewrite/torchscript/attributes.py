@@ -135,10 +135,10 @@ class Attributes:
         return known
 
     def _value(self, slot: Slot) -> Any:
-        holder = self.forms.at(slot[0]) or self._module
-        if holder is self._module:
-            for part in filter(None, slot[0].split(".")):
-                holder = getattr(holder, part)
+        holder, above = self._module, ""
+        for part in filter(None, slot[0].split(".")):
+            above = joined((above, part))
+            holder = self.forms.at(above) or getattr(holder, part)
         return getattr(holder, slot[1])
 
     def _held_at(self, path: str, value: Any) -> Any:

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -88,6 +89,23 @@ struct Differentiable : torch::CustomClassHolder {
   at::Tensor sum;
 };
 
+// Writes to its tensor in place, and pickles that very tensor.
+struct Sharing : torch::CustomClassHolder {
+  explicit Sharing(at::Tensor sum_) : sum(std::move(sum_)) {}
+  at::Tensor add(const at::Tensor& x) { return sum.add_(x.detach()).clone(); }
+  at::Tensor sum;
+};
+
+// Holds nothing before its first call.
+struct Lazy : torch::CustomClassHolder {
+  explicit Lazy(std::optional<at::Tensor> last_) : last(std::move(last_)) {}
+  at::Tensor next(const at::Tensor& x) {
+    last = (last ? *last + x : x.clone()).detach();
+    return last->clone();
+  }
+  std::optional<at::Tensor> last;
+};
+
 struct Unpickled : torch::CustomClassHolder {
   at::Tensor next(const at::Tensor& x) { return x + static_cast<double>(++calls); }
   int64_t calls = 0;
@@ -135,6 +153,18 @@ TORCH_LIBRARY(states, m) {
       .def_pickle(
           [](const c10::intrusive_ptr<Differentiable>& self) { return self->sum; },
           [](at::Tensor sum) { return c10::make_intrusive<Differentiable>(std::move(sum)); });
+  m.class_<Sharing>("Sharing")
+      .def(torch::init<at::Tensor>())
+      .def("add", &Sharing::add)
+      .def_pickle([](const c10::intrusive_ptr<Sharing>& self) { return self->sum; },
+                  [](at::Tensor sum) { return c10::make_intrusive<Sharing>(std::move(sum)); });
+  m.class_<Lazy>("Lazy")
+      .def(torch::init<std::optional<at::Tensor>>())
+      .def("next", &Lazy::next)
+      .def_pickle([](const c10::intrusive_ptr<Lazy>& self) { return self->last; },
+                  [](std::optional<at::Tensor> last) {
+                    return c10::make_intrusive<Lazy>(std::move(last));
+                  });
   m.class_<Unpickled>("Unpickled").def(torch::init<>()).def("next", &Unpickled::next);
   m.def("lift(__torch__.torch.classes.states.Ema ema, Tensor x) -> Tensor",
         [](const c10::intrusive_ptr<Ema>& ema, const at::Tensor& x) { return x + ema->mean; });
