@@ -231,6 +231,7 @@ def test_the_decoder_prefills_and_decodes_in_one_model(built):
     np.testing.assert_allclose(parts, logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_models_built_in_two_folders_are_the_same_and_name_neither(tmp_path):
     models = []
     package = Path(stateful_pipeline.__file__).parent

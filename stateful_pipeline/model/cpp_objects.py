@@ -53,6 +53,7 @@ def explicit_form(name: str) -> Callable[[Form], Form]:
 
     def register(form: Form) -> Form:
         _forms[name] = form
+        _declared.pop(name, None)  # what is declared last counts
         return form
 
     return register

@@ -111,6 +111,7 @@ def test_looking_leaves_the_module_and_its_gradients_alone():
 
 def test_an_export_warns_of_it(monkeypatch, tmp_path):
     monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
+    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
 
     @sp.explicit_form("states.Keeping")
     class ExplicitKeeping:

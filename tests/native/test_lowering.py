@@ -9,7 +9,7 @@ from torch import nn
 
 import stateful_pipeline as sp
 from stateful_pipeline.errors import StateError
-from stateful_pipeline.model.cpp_objects import state_of
+from stateful_pipeline.model.cpp_objects import declare_forms, state_of
 from stateful_pipeline.zoo.tensor_ring import ExplicitTensorRing
 
 FEATURES = 3
@@ -57,6 +57,7 @@ class ExplicitBag(nn.Module):
 def forms(ring, states, monkeypatch):
     """The explicit forms of these tests, and none of other ones."""
     monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
+    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
     sp.explicit_form("stateful.TensorRing")(ExplicitTensorRing)
     sp.explicit_form("states.Ema")(ExplicitEma)
     sp.explicit_form("states.Bag")(ExplicitBag)
@@ -514,3 +515,9 @@ def test_a_form_may_hold_layers_and_objects(form, scripted, script, follow):
     sp.explicit_form("states.Sharing")(form)
     module = Adding(torch.classes.states.Sharing).eval()
     follow(script(module) if scripted else module)
+
+
+def test_of_two_declarations_of_a_form_the_later_counts(follow):
+    declare_forms({"stateful.TensorRing": NoMean})
+    sp.explicit_form("stateful.TensorRing")(ExplicitTensorRing)
+    follow(Pushing())
