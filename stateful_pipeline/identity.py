@@ -187,7 +187,7 @@ def _module_digest(module: nn.Module) -> str:
 
 
 def _text(state: Any) -> str:
-    """Return a pickled state as text: its parts, without the elements of tensors."""
+    """Return a pickled state as text: its parts, and of tensors the digest."""
     if isinstance(state, torch.Tensor):
         return f"tensor {state.dtype} {tuple(state.shape)} {_digest(state)}"
     if isinstance(state, list | tuple):

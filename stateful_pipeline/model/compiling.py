@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +47,8 @@ _NEEDED: dict[Any, tuple[str, ...]] = {
     _internal: ("createResolutionCallbackFromClosure",),
 }
 
+_MODIFIER = "_torchscript_modifier"
+
 
 def require_supported() -> None:
     """Raise ``StageError`` if this torch lacks a private part that is used here."""
@@ -56,6 +59,25 @@ def require_supported() -> None:
         if not hasattr(owner, name)
     ]
     refuse_missing(missing, "script")
+
+
+@contextmanager
+def exported(cls: type, names: Sequence[str]) -> Iterator[None]:
+    """Let TorchScript compile the methods ``names`` of a class, whether forward calls them or not.
+
+    What the user has marked stays as it is.
+    """
+    marked: list[Any] = []
+    try:
+        for name in names:
+            function = getattr(cls, name, None)
+            if isinstance(function, types.FunctionType) and not hasattr(function, _MODIFIER):
+                torch.jit.export(function)
+                marked.append(function)
+        yield
+    finally:
+        for function in marked:
+            delattr(function, _MODIFIER)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from stateful_pipeline.model.reference import Reference, Tensors
 from stateful_pipeline.model.scripted import is_scripted
 
 STEPS = 64
-"""So many steps are compared when states are found; the built targets take many more."""
+"""So many steps are compared when states are found; ``verify`` says how many a target takes."""
 _TOLERANCE = 1e-5
 
 

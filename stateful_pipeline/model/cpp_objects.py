@@ -76,16 +76,18 @@ def form_class(name: str) -> type | None:
 
 def is_cpp_object(value: object) -> TypeGuard[Any]:
     """Whether ``value`` is an object of a C++ class that is bound to TorchScript."""
-    return isinstance(value, torch.ScriptObject) and _full_name(value).startswith(_CLASSES)
+    return isinstance(value, torch.ScriptObject) and class_of(value._type()) is not None
 
 
-def _full_name(value: Any) -> str:
-    return str(value._type().qualified_name())
+def class_of(type_: Any) -> str | None:
+    """Return the C++ class that a type of TorchScript is, if it is one."""
+    name = str(type_.qualified_name()) if type_.kind() == "ClassType" else ""
+    return name.removeprefix(_CLASSES) if name.startswith(_CLASSES) else None
 
 
 def cpp_class(value: Any) -> str:
-    """Return the name of an object's C++ class, as in ``stateful.TensorRing``."""
-    return _full_name(value).removeprefix(_CLASSES)
+    """Return the name of an object's class, as in ``stateful.TensorRing`` for one of C++."""
+    return str(value._type().qualified_name()).removeprefix(_CLASSES)
 
 
 def cpp_methods(value: Any) -> tuple[str, ...]:

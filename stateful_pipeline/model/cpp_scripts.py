@@ -17,7 +17,12 @@ from torch import nn
 from stateful_pipeline.errors import PipelineError, StageError, StateError
 from stateful_pipeline.model import compiling, jit
 from stateful_pipeline.model.cpp_forms import named_form
-from stateful_pipeline.model.cpp_objects import cpp_class, cpp_methods, form_class, form_of
+from stateful_pipeline.model.cpp_objects import (
+    class_of,
+    cpp_class,
+    cpp_methods,
+    form_of,
+)
 from stateful_pipeline.model.cpp_places import cpp_objects, cpp_places
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.seen_types import SeenTypes
@@ -30,7 +35,6 @@ _PYTHON_TYPES: Mapping[str, Any] = {
     "str": str,
     "Tensor": torch.Tensor,
 }
-_ABSENT = object()
 
 
 class ScriptedForms:
@@ -90,17 +94,16 @@ def _called(graph: jit.Graph) -> dict[str, dict[str, jit.Node]]:
     """Return the methods of C++ classes that a graph calls, with the first call of each."""
     found: dict[str, dict[str, jit.Node]] = {}
     for node in graph.findAllNodes("prim::CallMethod", recurse=True):
-        receiver = node.inputsAt(0).type()
-        name = receiver.qualified_name() if receiver.kind() == "ClassType" else ""
-        if name.startswith("__torch__.torch.classes."):
-            methods = found.setdefault(name.removeprefix("__torch__.torch.classes."), {})
-            methods.setdefault(node.s("name"), node)
+        name = class_of(node.inputsAt(0).type())
+        if name is not None:
+            found.setdefault(name, {}).setdefault(node.s("name"), node)
     return found
 
 
 def _compiled(path: str, value: Any, called: Mapping[str, jit.Node]) -> torch.jit.ScriptModule:
     name = cpp_class(value)
-    form, cls = form_of(value), form_class(name)
+    form = form_of(value)
+    cls = type(form)
     for method, node in called.items():
         if not callable(getattr(cls, method, None)):
             signature = next(text for text in cpp_methods(value) if text.startswith(f"{method}("))
@@ -113,7 +116,8 @@ def _compiled(path: str, value: Any, called: Mapping[str, jit.Node]) -> torch.ji
     try:
         with ExitStack() as stack:
             for method in called:
-                stack.enter_context(_exported(cls, method, value))
+                stack.enter_context(_with_types(getattr(cls, method), value, method))
+            stack.enter_context(compiling.exported(cls, tuple(called)))
             compiled: torch.jit.ScriptModule = _script(form)
     except PipelineError:
         raise
@@ -139,24 +143,18 @@ def _script(form: Any) -> Any:
 
 
 @contextmanager
-def _exported(cls: Any, method: str, value: Any) -> Iterator[None]:
-    """Let TorchScript compile a method, with the types that the C++ class has."""
-    function = inspect.unwrap(getattr(cls, method))
-    known = function.__dict__.get("_torchscript_modifier", _ABSENT)
-    annotations = dict(function.__annotations__)
+def _with_types(function: Any, value: Any, method: str) -> Iterator[None]:
+    """Give the parameters of a form's method the types that the C++ class has."""
+    known = inspect.unwrap(function).__annotations__
+    before = dict(known)
     names = list(inspect.signature(function).parameters)[1:]
     schema = value._get_method(method).schema
     for name, argument in zip(names, schema.arguments[1:], strict=False):
         kind = _PYTHON_TYPES.get(str(argument.type))
         if kind is not None:
-            function.__annotations__.setdefault(name, kind)
-    torch.jit.export(function)
+            known.setdefault(name, kind)
     try:
         yield
     finally:
-        function.__annotations__.clear()
-        function.__annotations__.update(annotations)
-        if known is _ABSENT:
-            del function._torchscript_modifier
-        else:
-            function._torchscript_modifier = known
+        known.clear()
+        known.update(before)

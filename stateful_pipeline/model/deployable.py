@@ -7,19 +7,17 @@ calls change, and so do the calls by which types are learnt.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model import compiling, jit
-from stateful_pipeline.model.cpp_objects import cpp_class, give_written, same_state
-from stateful_pipeline.model.cpp_places import copied_module, cpp_objects
+from stateful_pipeline.model.cpp_objects import give_written, same_state
+from stateful_pipeline.model.cpp_places import copied_module
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.holders import write
 from stateful_pipeline.model.inputs import InputPlan
@@ -30,13 +28,9 @@ from stateful_pipeline.model.seen_attributes import before_call, note_attributes
 from stateful_pipeline.model.seen_types import SeenTypes, watching
 from stateful_pipeline.model.settle import declared_only, initial_value
 from stateful_pipeline.model.shells import scriptable
-from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.subject import Subject
-from stateful_pipeline.model.tree import named_outputs
 
 _WATCHED_STEPS = 4
-_PICKLED_STEPS = 16
-_MODIFIER = "_torchscript_modifier"
 
 
 @dataclass(frozen=True)
@@ -129,47 +123,6 @@ def initial_module(subject: Subject) -> nn.Module:
     return copied
 
 
-def refuse_lossy_pickles(
-    module: nn.Module, call: Call, plan: InputPlan, sizes: Sequence[Mapping[str, int]]
-) -> None:
-    """Refuse a module whose C++ objects come back from pickling as other ones.
-
-    A copy takes the same steps as the module itself, and has to give the same bits.
-
-    Args:
-        module: The module; what its classes pickle is left as it was.
-        call: Calls its entry point.
-        plan: The inputs.
-        sizes: Sizes of the axes, of which the first is taken at which the module runs.
-
-    Raises:
-        StateError: They give something else.
-    """
-    objects = cpp_objects(module)
-    if not objects:
-        return
-    classes = " and ".join(sorted({cpp_class(value) for value in objects.values()}))
-    for each in sizes:
-        steps = plan.steps(each, 0, _PICKLED_STEPS)
-        if not _runs(own_copy(module), call, steps):
-            continue
-        with Snapshot(module), torch.no_grad(), exact_kernels():
-            copied = own_copy(module)
-            for index, given in enumerate(steps):
-                answers = [
-                    named_outputs(call(one, {n: v.clone() for n, v in given.items()}))
-                    for one in (module, copied)
-                ]
-                if not same_state(*answers):
-                    raise StateError(
-                        f"a copy by def_pickle answers otherwise than the module itself at step "
-                        f"{index}: {classes} does not pickle all that it holds, as it holds it",
-                        attribute=next(iter(objects)),
-                        hint="let def_pickle give, and take back, everything that methods read",
-                    )
-        return
-
-
 def own_copy(module: nn.Module) -> nn.Module:
     """Return a copy that shares nothing; C++ objects are copied as their classes pickle them.
 
@@ -227,7 +180,7 @@ def _compile(
     for path, number in watched.numbers.items():
         write(copied, path, number)
     try:
-        with _exported(type(copied), exports), scriptable(copied, watched.seen) as shells:
+        with compiling.exported(type(copied), exports), scriptable(copied, watched.seen) as shells:
             made = compiled(copied, watched.seen, shells)
             refuse_uncompiled(copied, made, method)
             refuse_dropped_writes(copied, method, jit.inlined_graph(made, method))
@@ -281,22 +234,3 @@ def _values(module: nn.Module, path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{path}{name}", value
     for name, inner in submodules(module).items():
         yield from _values(inner, f"{path}{name}.")
-
-
-@contextmanager
-def _exported(cls: type, names: Sequence[str]) -> Iterator[None]:
-    """Let TorchScript compile the methods ``names`` of a class, whether forward calls them or not.
-
-    What the user has marked stays as it is.
-    """
-    marked: list[Any] = []
-    try:
-        for name in names:
-            function = getattr(cls, name, None)
-            if isinstance(function, types.FunctionType) and not hasattr(function, _MODIFIER):
-                torch.jit.export(function)
-                marked.append(function)
-        yield
-    finally:
-        for function in marked:
-            delattr(function, _MODIFIER)

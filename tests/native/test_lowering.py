@@ -53,6 +53,18 @@ class ExplicitBag(nn.Module):
         return self.older + self.total
 
 
+class ExplicitSum:
+    def __init__(self, state):
+        self.sum = state
+
+    def to_state(self):
+        return self.sum
+
+    def add(self, x):
+        self.sum = self.sum + x
+        return self.sum
+
+
 @pytest.fixture(autouse=True)
 def forms(ring, states, monkeypatch):
     """The explicit forms of these tests, and none of other ones."""
@@ -386,18 +398,7 @@ class Adding(nn.Module):
 
 
 def test_state_that_a_class_does_not_pickle_is_not_lost_silently(tmp_path):
-    @sp.explicit_form("states.Forgetful")
-    class ExplicitForgetful:
-        def __init__(self, state):
-            self.sum = state
-
-        def to_state(self):
-            return self.sum
-
-        def add(self, x):
-            self.sum = self.sum + x
-            return self.sum
-
+    sp.explicit_form("states.Forgetful")(ExplicitSum)
     error = refusal(Adding(torch.classes.states.Forgetful), tmp_path)
     assert "states.Forgetful" in error.message
 
@@ -417,18 +418,6 @@ def test_an_export_leaves_the_modes_of_torch_as_they_were(tmp_path):
     sp.export_onnx(Pushing().eval(), (torch.randn(FEATURES),), tmp_path / "m.onnx")
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
-
-
-class ExplicitSum:
-    def __init__(self, state):
-        self.sum = state
-
-    def to_state(self):
-        return self.sum
-
-    def add(self, x):
-        self.sum = self.sum + x
-        return self.sum
 
 
 @pytest.mark.parametrize("scripted", [False, True])

@@ -14,7 +14,8 @@ from torch import nn
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.libraries import save
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.deployable import deployable, initial_module, refuse_lossy_pickles
+from stateful_pipeline.model.copies import refuse_lossy_pickles
+from stateful_pipeline.model.deployable import deployable, initial_module
 from stateful_pipeline.model.frontends import capture_with, why_chosen
 from stateful_pipeline.model.locate import is_user_file
 from stateful_pipeline.model.reference import torch_threads
