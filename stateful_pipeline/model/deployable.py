@@ -206,8 +206,9 @@ def _not_restored(
 ) -> str | None:
     """Return why the method ``reset`` is no way back to the initial state, or None if it is.
 
-    TorchScript may compile it to something else: of a loop over ``self.modules()`` with an
-    ``isinstance`` in it, torch 2.13 keeps the first module.
+    TorchScript may compile it to something else.  It gives each set of attributes of a class a
+    type of its own, and ``isinstance(layer, Class)`` holds for the type alone that this process
+    compiled first: where others are asked for, the branch is dropped (torch 2.13).
     """
     reason = f"'{reset}' could not be tried: the module runs at no sizes with the state it has"
     for each in sizes:

@@ -75,6 +75,7 @@ class Stack(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList([Leaky(), Leaky()])
+        self.layers[1].name = "second"  # two types in TorchScript: one at most is named Leaky
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
