@@ -11,6 +11,7 @@ symbolic and the graph keeps one node.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -223,12 +224,44 @@ def has_form(overload: Any) -> bool:
     return bool(_exporters_forms().get_decomps(overload))
 
 
-@functools.cache
+@contextmanager
+def forms_read_once() -> Iterator[None]:
+    """Let the ONNX exporter take its forms of operators from what this process read before.
+
+    For each model, it parses the source of a thousand functions anew, which takes longer than
+    the conversion of a small model.
+    """
+    registry = _registry()
+    original = registry.__dict__["from_torchlib"]
+    read = original.__get__(None, registry)
+
+    def from_torchlib(*args: Any, **named: Any) -> Any:
+        kept = _forms(read, *args, **named)
+        made = copy.copy(kept)
+        made.functions = {target: list(forms) for target, forms in kept.functions.items()}
+        return made
+
+    try:
+        registry.from_torchlib = staticmethod(from_torchlib)  # the exporter asks an instance
+        yield
+    finally:
+        registry.from_torchlib = original
+
+
 def _exporters_forms() -> Any:
+    return _forms(_registry().from_torchlib)
+
+
+@functools.cache
+def _forms(read: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    return read(*args, **named)
+
+
+def _registry() -> Any:
     registry: Any = getattr(importlib.import_module(_REGISTRATION), "ONNXRegistry", None)
     methods = [m for m in ("from_torchlib", "get_decomps") if not hasattr(registry, m)]
     refuse_missing([f"ONNXRegistry.{method}" for method in methods], "export")
-    return registry.from_torchlib()
+    return registry
 
 
 def _put_back(table: dict[Any, Any], key: Any, value: Any) -> None:
