@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stateful_pipeline.contract import METADATA_KEY, Contract, State, numpy_dtype
+from stateful_pipeline.contract import METADATA_KEY, Contract, State, Value, numpy_dtype
 from stateful_pipeline.errors import ContractError, SpecError, TargetError
 from stateful_pipeline.runtime.engine import Array, check_threads
 
@@ -79,9 +80,8 @@ def openvino_core() -> Any:
 
 def openvino_says(error: BaseException, limit: int = 400) -> str:
     """Return what OpenVINO's error says, in one line, without the places in its own sources."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith("Exception from")]
-    text = " ".join(said) or repr(error)
+    text = " ".join(re.sub(r"Exception from \S+|Check '.*?' failed at \S+", "", str(error)).split())
+    text = text or repr(error)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -144,8 +144,8 @@ class OpenVinoEngine:
             ) from error
         _check_precision(compiled, self.precision)
         _check_graph(compiled, self.contract, path)
-        self._inputs = [compiled.input(value.name).get_index() for value in self.contract.inputs]
-        self._outputs = [compiled.output(v.name).get_index() for v in self.contract.outputs]
+        self._inputs = _indices(compiled.inputs, self.contract.inputs)
+        self._outputs = _indices(compiled.outputs, self.contract.outputs)
         self._request = compiled.create_infer_request()
         self._variables = {state.name: state for state in self._request.query_state()}
         _check_states(self.contract, set(self._variables), path)
@@ -190,6 +190,12 @@ class OpenVinoEngine:
             return self._ov.Tensor(array, shared_memory=True)
         bits, shape = array.view(np.uint16), self._ov.Shape(array.shape)
         return self._ov.Tensor(bits, shape, self._ov.Type.bf16)
+
+
+def _indices(ports: Sequence[Any], values: Sequence[Value]) -> list[int]:
+    """Return at which of the ports each value is."""
+    at = {name: index for index, port in enumerate(ports) for name in port.get_names()}
+    return [at[value.name] for value in values]
 
 
 def _array(tensor: Any, dtype: str) -> Array:

@@ -53,9 +53,7 @@ def build(artifacts: Artifacts, target: TargetBuild) -> None:
     openvino_core()
     _refuse_inexact(contract, declared, target.name)
     folder = artifacts.folder / "targets" / target.name
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        lowered = _write(source, contract, declared.precision, folder, Path(scratch))
+    lowered = write_model(source, contract, declared.precision, folder)
     notes = artifacts.notes.setdefault("build", {})
     if lowered:
         notes.setdefault("lowered", {})[target.name] = lowered
@@ -84,24 +82,39 @@ def _refuse_inexact(contract: Contract, declared: OpenVinoTarget, name: str) -> 
             )
 
 
-def _write(
-    source: Path, contract: Contract, precision: str, folder: Path, scratch: Path
+def write_model(
+    source: Path, contract: Contract, precision: str, folder: Path
 ) -> tuple[str, ...]:
-    """Write the model with its states inside to ``folder``; return what was lowered.
+    """Write the model at ``source`` with its states inside to ``folder``.
+
+    Returns:
+        What was lowered, in words.
 
     Raises:
         StageError: OpenVINO cannot take it.
     """
-    for file in sorted(source.parent.glob(f"{source.name}*")):
-        shutil.copyfile(file, scratch / file.name)
-        if file.suffix == ".npz":  # initial values, which the contract names
-            shutil.copyfile(file, folder / file.name)
-    copy = scratch / source.name
-    lowered = lower_file_for_openvino(copy, copy)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for file in sorted(source.parent.glob(f"{source.name}*")):
+            shutil.copyfile(file, Path(scratch) / file.name)
+            if file.suffix == ".npz":  # initial values, which the contract names
+                shutil.copyfile(file, folder / file.name)
+        copy = Path(scratch) / source.name
+        lowered = lower_file_for_openvino(copy, copy)
+        _write_inside(copy, contract, precision, folder)
+    return lowered
+
+
+def _write_inside(copy: Path, contract: Contract, precision: str, folder: Path) -> None:
+    """Write the lowered model at ``copy`` with its states inside to ``folder``.
+
+    Raises:
+        StageError: OpenVINO cannot take it.
+    """
     ov = import_openvino()
     try:
         model = openvino_core().read_model(copy)
-        put_states_inside(model, contract, source.parent)
+        put_states_inside(model, contract, copy.parent)
         model.set_rt_info(contract.to_json(), CONTRACT_PATH)
         model.set_rt_info(precision, PRECISION_PATH)
         # The only one of the runner's settings that OpenVINO also reads from a file.
@@ -109,7 +122,6 @@ def _write(
         ov.serialize(model, folder / MODEL)
     except RuntimeError as error:
         raise _refused(error) from error
-    return lowered
 
 
 def _refused(error: RuntimeError) -> StageError:

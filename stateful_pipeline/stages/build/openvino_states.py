@@ -15,7 +15,7 @@ which runs at the first step and after each reset, and is saved with the model.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +72,23 @@ class StatesInside:
 
     def _put_inside(self, state: State, parameter: Any, result: Any, is_output: bool) -> None:
         ops, dtype, held = self._ops, state.dtype, HELD.get(state.dtype, state.dtype)
-        in_concat = any(
-            target.get_node().get_type_name() == "Concat"
-            for target in parameter.output(0).get_target_inputs()
-        )
-        initial, shape = self._initial(state, held, opaque=in_concat or state.grows)
+        readers = _readers(parameter)
+        in_concat = any(one.get_node().get_type_name() == "Concat" for one in readers)
+        initial, shape = self._initial(state, held, in_concat=in_concat)
         variable = self._variable(state, held, known=shape is None)
         read = ops.read_value(initial, variable)
         read.set_friendly_name(state.name)
-        value = read if shape is None else ops.reshape(read, shape, special_zero=True)
-        if held != dtype:
-            value = ops.convert(value, TYPES[dtype])
-        unread = not parameter.output(0).get_target_inputs()
+        shaped = read if shape is None else ops.reshape(read, shape, special_zero=True)
+        value = shaped if held == dtype else ops.convert(shaped, TYPES[dtype])
         parameter.output(0).replace(value.output(0))
+        if held != dtype:
+            self._separate(readers, shaped, dtype)
         after = result.input(0).get_source_output()
-        if unread or is_handed_on(after.get_node()):
-            after = self._copied(value, after)
+        is_copied = not readers or is_handed_on(after.get_node())
         if held != dtype:
             after = self._fed(ops.convert(value, TYPES[held]), after)
+        if is_copied:
+            after = self._copied(shaped, after)
         assign = self._fed(ops.assign(read, variable), after).get_node()
         self._model.add_variables([variable])
         self._model.add_sinks([assign])
@@ -97,15 +96,25 @@ class StatesInside:
             self._model.remove_result(result)
         self._model.remove_parameter(parameter)
 
+    def _separate(self, readers: Iterable[Any], read: Any, dtype: str) -> None:
+        """Give outputs that are the old value itself a copy.
+
+        A variable has the dtype of the output right behind it, which may be one that it cannot have.
+        """
+        outputs = [one for one in readers if one.get_node().get_type_name() == "Result"]
+        if outputs:
+            copied = self._ops.convert(read, TYPES[dtype])
+            copied.input(0).replace_source_output(self._copied(read, read.output(0)))
+            for reader in outputs:
+                reader.replace_source_output(copied.output(0))
+
     def _copied(self, before: Any, after: Any) -> Any:
         """Return a copy of the new value, which reads the old one, in a form that stays.
 
         Where nothing reads a state, OpenVINO loses its variable; what may share memory with
         something else is copied (:mod:`.openvino_aliases`).
         """
-        is_on = self._ops.convert(before, "boolean")
-        never = self._ops.logical_and(is_on, self._ops.logical_not(is_on))
-        select = self._ops.select(never, before, before)
+        select = self._ops.select(self._nowhere(before), before, before)
         select.input(2).replace_source_output(after)
         return select.output(0)
 
@@ -129,37 +138,59 @@ class StatesInside:
         info.variable_id = state.name
         return self._ov.op.util.Variable(info)
 
-    def _initial(self, state: State, held: str, *, opaque: bool) -> tuple[Any, Any | None]:
+    def _initial(self, state: State, held: str, *, in_concat: bool) -> tuple[Any, Any | None]:
         """Return the initial value, expanded along its named axes, and perhaps a shape.
 
-        OpenVINO 2026.4 cannot compile a ``Concat`` right behind a variable with an initial value
-        that it computes, and takes the size of that value for the size for ever.  So these values
-        have an ``opaque`` shape, whose sizes OpenVINO does not see through, and what is read is
-        given its shape again, which costs nothing and separates the two.
+        OpenVINO 2026.4 goes wrong in three ways, two of them silent:
+
+        - What is made from a variable whose initial value is a constant counts as constant, and
+          ``MatMul`` takes it for weights, which it reads before they are there.  So every initial
+          value depends on an input, in a way that changes nothing.
+        - ``Concat`` right behind a variable of dynamic shape cannot be compiled.
+        - The size of the initial value of a state that grows is taken for its size for ever.
+
+        In the last two cases the initial value has sizes that OpenVINO does not see through, and
+        what is read is given its shape again, which costs nothing and separates it.
 
         Returns:
             The value; and the shape that what is read should be given, None if it has one.
         """
         stored = state.init.load(state.dtype, self._folder)
         value = self._constant(stored, held)
-        dims = list(zip(state.shape, stored.shape, strict=True))
-        if not any(self._expands(dim, size) for dim, size in dims):
+        if not self._contract.inputs:
             return value, None
+        dims = list(zip(state.shape, stored.shape, strict=True))
         shape = [
             self._size(dim) if self._expands(dim, size) else self._number(size)
             for dim, size in dims
         ]
-        if not opaque:
-            return self._ops.broadcast(value, self._ops.concat(shape, 0)), None
-        a_size = next(iter(self._sizes.values()))
-        nothing = self._ops.subtract(a_size, a_size)
-        expanded = self._ops.concat([self._ops.add(size, nothing) for size in shape], 0)
+        expands = any(self._expands(dim, size) for dim, size in dims)
+        if not state.grows and not (expands and in_concat):
+            if expands:
+                return self._ops.broadcast(value, self._ops.concat(shape, 0)), None
+            return self._ops.select(self._never(), value, value), None
+        nothing = self._ops.convert(self._never(), "i64")
+        opaque = self._ops.concat([self._ops.add(size, nothing) for size in shape], 0)
         after = state.out_shape or state.shape
         again = [
-            size if dim == then else self._number(0)  # of what grows: as long as it is
+            size if dim == then else self._number(0)  # what grows is as long as it is
             for size, dim, then in zip(shape, state.shape, after, strict=True)
         ]
-        return self._ops.broadcast(value, expanded), self._ops.concat(again, 0)
+        return self._ops.broadcast(value, opaque), self._ops.concat(again, 0)
+
+    def _never(self) -> Any:
+        """Return False, made from an input in a way that OpenVINO does not see through."""
+        first = self._model.input(self._contract.inputs[0].name).get_node()
+        flat = self._ops.reshape(first, self._number(-1), special_zero=False)
+        # Not a slice: OpenVINO merges the slices of one tensor into a split, and then stumbles.
+        some = self._ops.gather(flat, self._number(0), self._ops.constant(np.array(0, np.int64)))
+        # The reduction comes last: what states share may not be read twice by its reader.
+        return self._ops.reduce_logical_or(self._nowhere(some), self._number(0))
+
+    def _nowhere(self, value: Any) -> Any:
+        """Return False for every element of ``value``."""
+        is_on = self._ops.convert(value, "boolean")
+        return self._ops.logical_and(is_on, self._ops.logical_not(is_on))
 
     def _constant(self, stored: np.ndarray[Any, Any], held: str) -> Any:
         if held != "bfloat16":
@@ -194,6 +225,15 @@ class StatesInside:
 
     def _number(self, value: int) -> Any:
         return self._ops.constant(np.array([value], np.int64))
+
+
+def _readers(node: Any) -> list[Any]:
+    """Return the inputs that read what ``node`` makes, as it is or through ``Identity``."""
+    found = []
+    for reader in node.output(0).get_target_inputs():
+        is_identity = reader.get_node().get_type_name() == "Identity"
+        found += _readers(reader.get_node()) if is_identity else [reader]
+    return found
 
 
 def put_states_inside(model: Any, contract: Contract, folder: Path) -> None:

@@ -6,7 +6,10 @@ from a position of its own.  With ``i`` the position along the axis of ``update`
 size.
 
 OpenVINO's arithmetic on int8 and uint8 stops at the ends of their range, where PyTorch and ONNX
-wrap around: it is done in int32, and cast back, which does wrap around.
+Runtime wrap around.  It is done in int32 and brought into the range: a cast alone would be taken
+into the operator, and stop there, too::
+
+    int8: (n + 128) mod 256 - 128      uint8: n mod 256
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def lower_for_openvino(model: ir.Model) -> tuple[str, ...]:
             if node.op_type == "TensorScatter" and node.domain == "":
                 _write_out_scatter(node, names)
                 changed.append("TensorScatter: as ScatterElements")
-    return tuple(dict.fromkeys([*changed, *_widen_bytes(model)]))
+    return tuple(dict.fromkeys([*changed, *_widen_bytes(model, names)]))
 
 
 def lower_file_for_openvino(source: Path, path: Path) -> tuple[str, ...]:
@@ -95,9 +98,9 @@ def _replace(node: ir.Node, written: ir.Value) -> None:
     graph.remove(node, safe=True)
 
 
-def _widen_bytes(model: ir.Model) -> list[str]:
+def _widen_bytes(model: ir.Model, names: Names) -> list[str]:
     infer_types(model)
-    casts, changed = Casts(model), []
+    casts, changed = Casts(model), list[str]()
     for graph in model.graphs():
         for node in list(graph):
             if node.op_type not in _ARITHMETIC or node.domain != "":
@@ -110,6 +113,20 @@ def _widen_bytes(model: ir.Model) -> list[str]:
                 for name, dtype in signature.dtypes
             }
             if is_defined(signature.with_dtypes(wide)):
+                lowest = -128 if node.outputs[0].dtype == ir.DataType.INT8 else 0
                 casts.wrap(node, signature, wide)
+                _wrap_around(node, lowest, names)
                 changed.append(f"{node.op_type}: {signature.dtypes[0][1].name.lower()} in int32")
     return changed
+
+
+def _wrap_around(node: ir.Node, lowest: int, names: Names) -> None:
+    """Bring what ``node`` makes in int32 into the 256 numbers from ``lowest``, before its cast."""
+    made, graph = node.outputs[0], node.graph
+    assert isinstance(graph, ir.Graph)
+    for use in tuple(made.uses()):
+        write = Writer(names, graph, use.node)
+        start = write("Constant", value=ir.tensor(lowest, dtype=ir.DataType.INT32))
+        size = write("Constant", value=ir.tensor(256, dtype=ir.DataType.INT32))
+        within = write("Mod", write("Sub", made, start), size)
+        use.node.replace_input_with(use.idx, write("Add", within, start))
