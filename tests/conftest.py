@@ -130,7 +130,12 @@ def save_openvino(tmp_path: Path) -> Callable[..., Path]:
     from stateful_pipeline.stages.build.openvino import write_model
 
     def save(
-        text: str, contract: Contract, *, opset: int = 20, domains: str = "", precision: str = "fp32"
+        text: str,
+        contract: Contract,
+        *,
+        opset: int = 20,
+        domains: str = "",
+        precision: str = "fp32",
     ) -> Path:
         header = f'<ir_version: 10, opset_import: ["" : {opset}{domains}]>\n'
         model = onnx.parser.parse_model(header + text)

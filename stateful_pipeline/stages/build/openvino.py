@@ -82,9 +82,7 @@ def _refuse_inexact(contract: Contract, declared: OpenVinoTarget, name: str) -> 
             )
 
 
-def write_model(
-    source: Path, contract: Contract, precision: str, folder: Path
-) -> tuple[str, ...]:
+def write_model(source: Path, contract: Contract, precision: str, folder: Path) -> tuple[str, ...]:
     """Write the model at ``source`` with its states inside to ``folder``.
 
     Returns:

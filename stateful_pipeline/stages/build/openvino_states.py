@@ -99,7 +99,7 @@ class StatesInside:
     def _separate(self, readers: Iterable[Any], read: Any, dtype: str) -> None:
         """Give outputs that are the old value itself a copy.
 
-        A variable has the dtype of the output right behind it, which may be one that it cannot have.
+        A variable takes the dtype of the output right behind it, which it may not be able to have.
         """
         outputs = [one for one in readers if one.get_node().get_type_name() == "Result"]
         if outputs:

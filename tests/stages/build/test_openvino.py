@@ -56,9 +56,12 @@ FIXED = [(3, 2)]
 BODIES = {
     "the last input": "y = Neg(h_in)  h_out = Identity(x)",
     "the last input, reshaped": "y = Neg(h_in)  s = Shape(x)  h_out = Reshape(x, s)",
-    "the last input, plus 0": "z = Constant <value_float = 0.0> ()  y = Neg(h_in)  h_out = Add(x, z)",
-    "the last input, times 1": "o = Constant <value_float = 1.0> ()  y = Add(h_in, x)  h_out = Mul(o, x)",
-    "a constant": "z = Constant <value_float = 7.0> ()  s = Shape(x)  y = Neg(h_in)  h_out = Expand(z, s)",
+    "the last input, plus 0": "z = Constant <value_float = 0.0> ()  y = Neg(h_in)"
+    "  h_out = Add(x, z)",
+    "the last input, times 1": "o = Constant <value_float = 1.0> ()  y = Add(h_in, x)"
+    "  h_out = Mul(o, x)",
+    "a constant": "z = Constant <value_float = 7.0> ()  s = Shape(x)  y = Neg(h_in)"
+    "  h_out = Expand(z, s)",
     "itself": "y = Add(x, h_in)  h_out = Identity(h_in)",
     "itself, read by nobody": "y = Neg(x)  h_out = Identity(h_in)",
     "written and read by nobody": "y = Neg(x)  h_out = Mul(x, x)",
@@ -79,7 +82,8 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @pytest.mark.parametrize("batch", ["batch", 3])
 def test_a_state_of_any_form_is_carried(save_openvino, body, batch):
-    text = f"g (float[{batch},2] x, float[{batch},2] h_in) => (float[{batch},2] y, float[{batch},2] h_out) {{ {body} }}"
+    kind = f"float[{batch},2]"
+    text = f"g ({kind} x, {kind} h_in) => ({kind} y, {kind} h_out) {{ {body} }}"
     path = save_openvino(text, contract((batch, 2), (batch, 2), state((batch, 2), 0.5)))
     agree(path, ROWS if batch == "batch" else FIXED)
 
@@ -219,7 +223,8 @@ def test_initial_values_in_a_file_come_along(save_openvino, tmp_path):
 
 
 def test_a_model_without_inputs_counts_too(save_openvino):
-    text = "g (float h_in) => (float y, float h_out) <float one = {1.0}> { y = Neg(h_in)  h_out = Add(h_in, one) }"
+    text = """g (float h_in) => (float y, float h_out)
+      <float one = {1.0}> { y = Neg(h_in)  h_out = Add(h_in, one) }"""
     made = Contract((), (Value("y", "float32", ()),), (state((), 3.0),))
     runner = OpenVinoRunner(save_openvino(text, made))
     assert [float(runner.run({})["y"]) for _ in range(3)] == [-3.0, -4.0, -5.0]
