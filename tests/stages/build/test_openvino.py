@@ -96,6 +96,19 @@ def test_states_that_take_each_others_place_are_told_apart(save_openvino):
     agree(save_openvino(text, contract(BATCH, BATCH, *states)), ROWS)
 
 
+@pytest.mark.parametrize("batch", ["batch", 1])
+def test_a_window_that_an_input_is_put_behind_moves_on(save_openvino, batch):
+    text = f"""g (float[{batch},2] x, float[{batch},6] h_in)
+        => (float[{batch}] y, float[{batch},6] h_out)
+      <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] six = {{6}}> {{
+        kept = Slice(h_in, two, six, one)
+        h_out = Concat <axis = 1> (kept, x)
+        y = ReduceSum <keepdims = 0> (h_out, one)
+      }}"""
+    path = save_openvino(text, contract((batch, 2), (batch,), state((batch, 6))))
+    agree(path, [(1, 2), (3, 2)] if batch == "batch" else [(1, 2)], steps=5)
+
+
 @pytest.mark.parametrize("batch", ["batch", 2])
 @pytest.mark.parametrize("reads", ["c", "h_in"])
 def test_a_cache_grows_step_by_step_and_is_short_again_after_reset(save_openvino, batch, reads):
