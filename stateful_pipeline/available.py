@@ -9,6 +9,7 @@ from stateful_pipeline.errors import TargetError
 from stateful_pipeline.libraries import missing_tools
 from stateful_pipeline.libraries.toolchain import compiler
 from stateful_pipeline.runtime.engine import PROVIDERS, import_onnxruntime
+from stateful_pipeline.runtime.openvino_engine import openvino_core
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,12 @@ class TargetRow:
 
 
 _LATER = (("onnxruntime", "cuda"), ("onnxruntime", "tensorrt"), ("tensorrt", ""),
-          ("tensorrt_rtx", ""), ("openvino", ""))  # fmt: skip
+          ("tensorrt_rtx", ""))  # fmt: skip
 
 
 def available_targets() -> list[TargetRow]:
     """Return a row for each runtime and provider that a spec can name."""
-    rows = [*(_onnxruntime(name) for name in PROVIDERS), _libtorch()]
+    rows = [*(_onnxruntime(name) for name in PROVIDERS), _openvino(), _libtorch()]
     later = "not supported yet by this version of stateful-pipeline"
     return rows + [
         TargetRow(runtime, provider, False, False, later) for runtime, provider in _LATER
@@ -45,6 +46,14 @@ def _onnxruntime(name: str) -> TargetRow:
         reason = f"this ONNX Runtime has no {provider.ort_name}: pip install {provider.package}"
         return TargetRow("onnxruntime", name, True, False, reason)
     return TargetRow("onnxruntime", name, True, True, f"onnxruntime {ort.__version__}")
+
+
+def _openvino() -> TargetRow:
+    try:
+        openvino_core()
+    except TargetError as error:
+        return TargetRow("openvino", "", False, False, str(error))
+    return TargetRow("openvino", "", True, True, f"openvino {version('openvino')}")
 
 
 def _libtorch() -> TargetRow:

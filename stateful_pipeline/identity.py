@@ -36,7 +36,7 @@ from stateful_pipeline.spec import Spec
 from stateful_pipeline.spec.locate import find_module
 from stateful_pipeline.stages.files import sha256
 
-_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy", "mlflow")
+_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "openvino", "numpy", "mlflow")
 _LIBRARIES = {"stateful_pipeline", "torch", "numpy"}
 _DECIDES = (
     *("source", "classes", "inputs", "dynamic_axes"),

@@ -195,7 +195,8 @@ class Terminal:
         """Print what this machine can build and run."""
         table = Table("runtime", "provider", "builds", "runs", "why not, and what to do")
         for row in rows:
-            table.add_row(row.runtime, row.provider, _yes(row.builds), _yes(row.runs), row.reason)
+            can = (_yes(row.builds), _yes(row.runs))
+            table.add_row(row.runtime, row.provider, *can, escape(row.reason))
         self._console.print(table)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,36 @@ def project(
     yield Project(tmp_path, capsys)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def save_openvino(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes an ONNX graph, given as text, and builds it for OpenVINO.
+
+    The ONNX file is ``model.onnx``; the path of ``openvino/model.xml`` beside it is returned.
+    """
+    import onnx
+    import onnx.parser
+
+    from stateful_pipeline.contract import METADATA_KEY, Contract
+    from stateful_pipeline.stages.build.openvino import write_model
+
+    def save(
+        text: str,
+        contract: Contract,
+        *,
+        opset: int = 20,
+        domains: str = "",
+        precision: str = "fp32",
+    ) -> Path:
+        header = f'<ir_version: 10, opset_import: ["" : {opset}{domains}]>\n'
+        model = onnx.parser.parse_model(header + text)
+        onnx.helper.set_model_props(model, {METADATA_KEY: contract.to_json()})
+        onnx.save(model, tmp_path / "model.onnx")
+        write_model(tmp_path / "model.onnx", contract, precision, tmp_path / "openvino")
+        return tmp_path / "openvino" / "model.xml"
+
+    return save
 
 
 # A loaded machine must not fail a test: what is slow is measured in benchmarks/.

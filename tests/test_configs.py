@@ -18,8 +18,9 @@ import stateful_pipeline
 from stateful_pipeline.cli import main
 from stateful_pipeline.contract import METADATA_KEY
 from stateful_pipeline.dimensions import axes_of
-from stateful_pipeline.runtime import StatefulRunner
+from stateful_pipeline.runtime import OpenVinoRunner, StatefulRunner
 from stateful_pipeline.spec import load_spec
+from stateful_pipeline.stages.build.openvino import write_model
 from stateful_pipeline.zoo.words import recording
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,33 @@ def test_a_shipped_specs_model_takes_a_batch_and_its_states_are_seen_to_change(b
         assert state.shape == () or batch in state.shape
     for value in (*contract.inputs, *contract.outputs):
         assert batch in value.shape
+
+
+@pytest.mark.parametrize("name", EXPLICIT)
+def test_a_shipped_specs_model_runs_on_openvino_too(built, tmp_path, name):
+    build = built(name)
+    source = build / "export" / "model.onnx"
+    reference = StatefulRunner(build / "targets" / "cpu" / "model.onnx", threads=1)
+    write_model(source, reference.contract, "fp32", tmp_path)
+    assert {state.dtype for state in reference.contract.states} <= {"float32", "int64", "bool"}
+    runner = OpenVinoRunner(tmp_path / "model.xml", threads=1)
+    spec, numbers = load_spec(CONFIGS[name]), np.random.default_rng(0)
+    for batch in (1, 3):
+        runner.reset()
+        reference.reset()
+        for time in (1, 2, 1):
+            sizes = {"batch": batch, "channels": batch, "time": time}
+            inputs = {}
+            for value in reference.contract.inputs:
+                shape = [sizes.get(dim, dim) for dim in value.shape]
+                given = spec.inputs[value.name]
+                low, high = (given.low, given.high) if given.low is not None else (-1, 1)
+                inputs[value.name] = numbers.uniform(low, high, shape).astype(value.dtype)
+            got = runner.run(inputs)
+            for key, want in reference.run(inputs).items():
+                np.testing.assert_allclose(got[key], want, rtol=1e-4, atol=1e-5)
+        for key, want in reference.state.items():
+            np.testing.assert_allclose(runner.state[key], want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", INSIDE)

@@ -86,7 +86,7 @@ class Engine:
 
     def __init__(self, path: Path, provider: str, threads: int | None) -> None:
         wanted = _provider(provider)
-        _check_threads(threads)
+        check_threads(threads)
         if not path.is_file():
             raise ContractError.in_file(path, "there is no such model file")
         ort = import_onnxruntime()
@@ -221,7 +221,12 @@ def _provider(name: str) -> Provider:
     return PROVIDERS[name]
 
 
-def _check_threads(threads: int | None) -> None:
+def check_threads(threads: int | None) -> None:
+    """Check a number of threads.
+
+    Raises:
+        SpecError: It is neither None nor a number from 1.
+    """
     good = threads is None or (isinstance(threads, int) and threads >= 1)
     if not good or isinstance(threads, bool):
         raise SpecError(f"threads is {threads!r}", hint="a number from 1, or None", key="threads")

@@ -20,7 +20,13 @@ from stateful_pipeline.spec.options import (
 from stateful_pipeline.spec.schema_builder import json_schema
 from stateful_pipeline.spec.source import Source, Weights
 from stateful_pipeline.spec.states import InitFile, InitValue, StateSpec
-from stateful_pipeline.spec.targets import LibtorchTarget, OnnxRuntimeTarget, Target, TargetVerify
+from stateful_pipeline.spec.targets import (
+    LibtorchTarget,
+    OnnxRuntimeTarget,
+    OpenVinoTarget,
+    Target,
+    TargetVerify,
+)
 from stateful_pipeline.spec.template import template
 
 __all__ = [
@@ -39,6 +45,7 @@ __all__ = [
     "LibtorchTarget",
     "MlflowOptions",
     "OnnxRuntimeTarget",
+    "OpenVinoTarget",
     "ScriptOptions",
     "Source",
     "Spec",

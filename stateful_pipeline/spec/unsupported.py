@@ -22,12 +22,15 @@ KEYS: tuple[Parts, ...] = (
 )
 """Keys that are refused where they say anything; ``"*"`` stands for any key."""
 
+HAVE: dict[Parts, tuple[str, ...]] = {("targets", "*", "precision"): ("openvino",)}
+"""Runtimes that a key of ``KEYS`` is supported by, beside which it is not refused."""
+
 VALUES: dict[Parts, tuple[str, ...]] = {
     ("targets", "*", "provider"): ("cuda", "tensorrt"),
 }
 """Values that are refused, by the key that holds them."""
 
-RUNTIMES = ("tensorrt", "tensorrt_rtx", "openvino")
+RUNTIMES = ("tensorrt", "tensorrt_rtx")
 """Runtimes that are refused; those that exist are the models of ``targets.py``."""
 
 
@@ -55,8 +58,14 @@ def unsupported(root: Node) -> Iterator[Unsupported]:
 def _keys(root: Node) -> Iterator[Unsupported]:
     for pattern in KEYS:
         for parts, node in walk(root, pattern):
-            if node.value not in (None, {}, []):
+            if node.value not in (None, {}, []) and not _is_had(root, pattern, parts):
                 yield Unsupported(parts, f"`{parts[-1]}`", parts)
+
+
+def _is_had(root: Node, pattern: Parts, parts: Parts) -> bool:
+    """Whether the target with this key has a runtime that supports it."""
+    runtime, count = root.find((*parts[:-1], "runtime"))
+    return count == len(parts) and _is_one_of(runtime.value, HAVE.get(pattern, ()))
 
 
 def _values(root: Node) -> Iterator[Unsupported]:

@@ -200,7 +200,6 @@ def test_a_spec_made_in_python_obeys_the_same_relations():
         ("operators: {a: b}", "operators"),
         ("targets: {t: {runtime: tensorrt, precision: fp16, profiles: {a: 1}}}", "tensorrt"),
         ("targets: {t: {runtime: tensorrt_rtx}}", "tensorrt_rtx"),
-        ("targets: {t: {runtime: openvino}}", "openvino"),
         ("targets: {t: {runtime: onnxruntime, provider: cuda}}", "cuda"),
         ("targets: {t: {runtime: onnxruntime, provider: tensorrt}}", "tensorrt"),
         ("targets: {t: {runtime: onnxruntime, precision: fp16}}", "precision"),

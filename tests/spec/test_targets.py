@@ -6,7 +6,13 @@ import jsonschema
 import pytest
 
 from stateful_pipeline.errors import SpecError
-from stateful_pipeline.spec import LibtorchTarget, OnnxRuntimeTarget, json_schema, load_spec
+from stateful_pipeline.spec import (
+    LibtorchTarget,
+    OnnxRuntimeTarget,
+    OpenVinoTarget,
+    json_schema,
+    load_spec,
+)
 
 GOOD = "name: a\nsource: {python: 'a:B'}\ninputs: {x: {shape: [1]}}\n"
 
@@ -30,18 +36,29 @@ def test_each_runtime_has_its_own_model_and_artifact(load):
     onnx = load("{runtime: onnxruntime}").targets["t"]
     assert isinstance(onnx, OnnxRuntimeTarget)
     assert onnx.needs == "onnx"
+    third = load("{runtime: openvino, inexact: [int64], precision: bf16}").targets["t"]
+    assert isinstance(third, OpenVinoTarget)
+    assert (third.needs, third.inexact, third.precision) == ("onnx", ("int64",), "bf16")
+    assert load("{runtime: openvino}").targets["t"].precision == "fp32"
     assert "needs" not in native.content()["targets"]["t"]
 
 
 @pytest.mark.parametrize(
     ("target", "message", "hint"),
     [
-        ("{runtime: libtorhc}", "targets.t.runtime: expected one of onnxruntime, libtorch", "libt"),
+        (
+            "{runtime: libtorhc}",
+            "targets.t.runtime: expected one of onnxruntime, openvino, libtorch",
+            "libt",
+        ),
         ("{runtime: 3}", "targets.t.runtime: .*found 3", None),
         ("{threads: 1}", "missing key `runtime`", None),
         ("{runtime: libtorch, provider: cpu}", "unknown key `targets.t.provider`", "the keys are"),
         ("{runtime: libtorch, thread: 1}", "unknown key `targets.t.thread`", "`threads`"),
         ("{runtime: libtorch, threads: 0}", "targets.t.threads: must be at least 1", None),
+        ("{runtime: openvino, precision: int8}", "targets.t.precision: expected one of", None),
+        ("{runtime: openvino, inexact: [int32]}", "targets.t.inexact", None),
+        ("{runtime: openvino, provider: cpu}", "unknown key `targets.t.provider`", "the keys are"),
         ("{runtime: libtorch, precision: fp16}", "`precision` is not supported yet", None),
         ("3", "targets.t: expected a mapping, found 3", None),
     ],
@@ -59,6 +76,9 @@ def test_a_target_that_is_wrong_is_named_with_its_line(load, target, message, hi
     [
         ({"runtime": "libtorch", "threads": 1}, True),
         ({"runtime": "libtorch", "provider": "cpu"}, False),
+        ({"runtime": "openvino", "precision": "bf16", "inexact": ["int64"]}, True),
+        ({"runtime": "openvino", "inexact": ["float32"]}, False),
+        ({"runtime": "libtorch", "precision": "bf16"}, False),
         ({"runtime": "onnxruntime", "provider": "cuda"}, False),
         ({"threads": 1}, False),
     ],

@@ -12,12 +12,13 @@ from typing import Any
 from stateful_pipeline.errors import PipelineError
 from stateful_pipeline.model.sizes import usual_sizes
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
-from stateful_pipeline.stages.benchmark import libtorch, onnxruntime
+from stateful_pipeline.stages.benchmark import in_turns, libtorch
 
 _Measure = Callable[[Artifacts, TargetBuild, Mapping[str, int]], dict[str, Any]]
 
 _MEASURES: dict[str, _Measure] = {
-    "onnxruntime": onnxruntime.measure,
+    "onnxruntime": in_turns.measure,
+    "openvino": in_turns.measure,
     "libtorch": libtorch.measure,
 }
 """What times a target, by its runtime."""

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 from stateful_pipeline.errors import PipelineError, TargetError
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
-from stateful_pipeline.stages.build import libtorch, onnxruntime
+from stateful_pipeline.stages.build import libtorch, onnxruntime, openvino
 
 _BUILDERS: dict[str, Callable[[Artifacts, TargetBuild], None]] = {
     "onnxruntime": onnxruntime.build,
+    "openvino": openvino.build,
     "libtorch": libtorch.build,
 }
 """What builds a target, by its runtime; it leaves the target's ``artifact``."""

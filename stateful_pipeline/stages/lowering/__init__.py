@@ -14,8 +14,21 @@ float32, and a state drifts away from eager's.
 
 float64 has no wider dtype: layers of it that ONNX Runtime lacks are written out in operators that
 it has (:mod:`.doubles`).
+
+OpenVINO has gaps of its own (:mod:`.for_openvino`).
 """
 
+from stateful_pipeline.stages.lowering.for_openvino import (
+    lower_file_for_openvino,
+    lower_for_openvino,
+)
 from stateful_pipeline.stages.lowering.lower import define, is_lowered, lower, lower_file
 
-__all__ = ["define", "is_lowered", "lower", "lower_file"]
+__all__ = [
+    "define",
+    "is_lowered",
+    "lower",
+    "lower_file",
+    "lower_file_for_openvino",
+    "lower_for_openvino",
+]

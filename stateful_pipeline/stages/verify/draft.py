@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from stateful_pipeline.model.program import Program
 from stateful_pipeline.model.reference import Reference
 from stateful_pipeline.model.schedule import Schedule
 from stateful_pipeline.model.tree import named_outputs
+from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.rollouts import TargetRollouts, roll_out
 
@@ -54,7 +56,7 @@ def check_draft(
             tensor, both values and the user's line that makes the tensor.
     """
     try:
-        target = TargetRollouts(draft, "cpu", 1, tolerance_for(program))
+        target = TargetRollouts(partial(StatefulRunner, draft, threads=1), tolerance_for(program))
     except ContractError as error:
         raise StageError(
             f"the runner refuses the exported model: {error.message.removeprefix(f'{draft}: ')}",

@@ -8,8 +8,7 @@ after every step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from stateful_pipeline.errors import PipelineError, StageError
@@ -18,7 +17,7 @@ from stateful_pipeline.model.copies import Copies
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Reference, Step
 from stateful_pipeline.model.schedule import Schedule
-from stateful_pipeline.runtime import StatefulRunner
+from stateful_pipeline.runtime.runner import Runner
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.record import RESET_STEPS, RolloutRecord, report_of
 
@@ -53,20 +52,15 @@ class TargetRollouts:
     """A target under verification.
 
     Args:
-        path: The built model.
-        provider: ONNX Runtime's provider.
-        threads: Threads within an operator.
+        new_runner: Makes a runner of the built model.
         tolerance: What counts as equal.
 
     Attributes:
         error: Why the target could not be run to the end, if it could not.
     """
 
-    def __init__(
-        self, path: Path, provider: str, threads: int | None, tolerance: Tolerance
-    ) -> None:
-        self._free = StatefulRunner(path, provider=provider, threads=threads)
-        self._forced = StatefulRunner(path, provider=provider, threads=threads)
+    def __init__(self, new_runner: Callable[[], Runner], tolerance: Tolerance) -> None:
+        self._free, self._forced = new_runner(), new_runner()
         self._tolerance = tolerance
         self.records: list[RolloutRecord] = []
         self.reset_passed = True

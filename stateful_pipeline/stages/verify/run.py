@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from stateful_pipeline.model.deployable import initial_module
 from stateful_pipeline.model.reference import CAPACITY_HINT, Reference, torch_threads
 from stateful_pipeline.model.schedule import Schedule, schedules
 from stateful_pipeline.report import plain_json
-from stateful_pipeline.spec import OnnxRuntimeTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.files import write_text
 from stateful_pipeline.stages.in_process import InProcess
+from stateful_pipeline.stages.runners import open_runner
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.libtorch import ProcessRollouts
 from stateful_pipeline.stages.verify.rollouts import TargetRollouts, Verified, roll_out
@@ -61,8 +62,8 @@ def _rolling(artifacts: Artifacts, scratch: Path) -> dict[str, Verified]:
 def _target(artifacts: Artifacts, build: TargetBuild, path: Path, scratch: Path) -> Verified:
     target = artifacts.spec.targets[build.name]
     tolerance = Tolerance(*artifacts.spec.tolerances(build.name))
-    if isinstance(target, OnnxRuntimeTarget):
-        return TargetRollouts(path, target.provider, target.threads, tolerance)
+    if target.needs == "onnx":
+        return TargetRollouts(partial(open_runner, target, path), tolerance)
     return ProcessRollouts(InProcess(artifacts, build, scratch, "verify"), tolerance)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from stateful_pipeline.model.discover import discover
 from stateful_pipeline.model.inputs import Input, InputPlan, Uniform
 from stateful_pipeline.model.reference import Reference, StateDef
 from stateful_pipeline.model.schedule import Schedule, schedules
+from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.rollouts import TargetRollouts, roll_out
 
@@ -49,7 +51,7 @@ def verify(
     path: Path, steps: int = 6, tolerance: Tolerance = TIGHT, reset_every=None, sabotage=None
 ):
     found = discover(Model().eval(), lambda m, i: m(i["x"]), PLAN, (), {})
-    target = TargetRollouts(path, "cpu", 1, tolerance)
+    target = TargetRollouts(partial(StatefulRunner, path, threads=1), tolerance)
     if sabotage is not None:
         sabotage(target)
     roll_out(found.reference, PLAN, [target], Schedule({}), 0, steps, reset_every)
@@ -164,8 +166,8 @@ def test_a_target_that_fails_to_run_has_an_error_and_harms_no_other(model) -> No
         graph.node.append(onnx.helper.make_node("Gather", ["table", "n_in"], ["zero"]))
         graph.node.append(onnx.helper.make_node("Add", ["real", "zero"], ["output"]))
 
-    good = TargetRollouts(model, "cpu", 1, TIGHT)
-    bad = TargetRollouts(rewired(model, clashes), "cpu", 1, TIGHT)
+    good = TargetRollouts(partial(StatefulRunner, model, threads=1), TIGHT)
+    bad = TargetRollouts(partial(StatefulRunner, rewired(model, clashes), threads=1), TIGHT)
     roll_out(found.reference, PLAN, [bad, good], Schedule({}), 0, 5, None)
     assert "step 3" in str(bad.error)
     assert good.report()["passed"]
@@ -203,7 +205,7 @@ def test_what_depends_on_the_size_of_the_last_step_shows_where_sizes_change(tmp_
         reference = Reference(module.eval(), states, lambda m, i: m(i["x"]), [axis])
         passed = []
         for schedule in schedules([axis], states):
-            target = TargetRollouts(path, "cpu", 1, TIGHT)
+            target = TargetRollouts(partial(StatefulRunner, path, threads=1), TIGHT)
             roll_out(reference, plan, [target], schedule, 0, 8, None)
             assert target.error is None
             passed.append(target.report()["passed"])
@@ -236,7 +238,7 @@ def test_nothing_is_proven_by_what_is_never_finite(factor, passed, owed, tmp_pat
     path = tmp_path / "model.onnx"
     sp.export_onnx(Overflows(factor).eval(), (torch.ones(2, 4),), path)
     found = discover(Overflows(factor).eval(), lambda m, i: m(i["x"]), PLAN, (), {})
-    target = TargetRollouts(path, "cpu", 1, TIGHT)
+    target = TargetRollouts(partial(StatefulRunner, path, threads=1), TIGHT)
     roll_out(found.reference, PLAN, [target], Schedule({}), 0, 16, None)
     report = target.report()
     reasons = [f"'h' {owed}: give the inputs a range in which it is"] if owed else []

@@ -1,4 +1,4 @@
-"""Times a target of ONNX Runtime and eager PyTorch in turns, in one process."""
+"""Times a target that runs in this process and eager PyTorch, in turns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 
 from stateful_pipeline.model.arrays import to_arrays
 from stateful_pipeline.model.reference import torch_threads
-from stateful_pipeline.runtime import StatefulRunner
-from stateful_pipeline.spec import OnnxRuntimeTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.benchmark.eager import eager
 from stateful_pipeline.stages.benchmark.timing import BLOCK, Contender, entry
+from stateful_pipeline.stages.runners import open_runner
 
 
 def measure(artifacts: Artifacts, build: TargetBuild, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -25,9 +24,8 @@ def measure(artifacts: Artifacts, build: TargetBuild, sizes: Mapping[str, int]) 
     subject = artifacts.need("subject", "benchmark")
     artifacts.need("discovery", "benchmark")
     target, options = artifacts.spec.targets[build.name], artifacts.spec.benchmark
-    assert isinstance(target, OnnxRuntimeTarget)
     assert build.artifact is not None
-    runner = StatefulRunner(build.artifact, provider=target.provider, threads=target.threads)
+    runner = open_runner(target, build.artifact)
     threads = target.threads or torch.get_num_threads()
     every = artifacts.spec.verify.reset_every
     given = subject.plan.steps(sizes, 0, BLOCK)

@@ -1,0 +1,132 @@
+"""Writes out what OpenVINO lacks: local functions, ``TensorScatter``, small integers that wrap.
+
+``TensorScatter(cache, update, start)`` writes ``update`` along an axis, in each row of the batch
+from a position of its own.  With ``i`` the position along the axis of ``update``, that is
+``ScatterElements(cache, start[row] + i, update)``; a circular cache takes the position modulo its
+size.
+
+OpenVINO's arithmetic on int8 and uint8 stops at the ends of their range, where PyTorch and ONNX
+Runtime wrap around.  It is done in int32 and brought into the range: a cast alone would be taken
+into the operator, and stop there, too::
+
+    int8: (n + 128) mod 256 - 128      uint8: n mod 256
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from stateful_pipeline.stages.lowering.casts import Casts
+from stateful_pipeline.stages.lowering.names import Names
+from stateful_pipeline.stages.lowering.signatures import is_defined, signature_of
+from stateful_pipeline.stages.lowering.typed import infer_types
+from stateful_pipeline.stages.lowering.writing import Writer
+
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+_ARITHMETIC = frozenset(
+    {"Add", "CumSum", "MatMul", "Mul", "Neg", "Pow", "ReduceProd", "ReduceSum", "Sub", "Sum"}
+)
+
+
+def lower_for_openvino(model: ir.Model) -> tuple[str, ...]:
+    """Write out what OpenVINO lacks, in place; return what was changed, each once."""
+    changed = [f"{function.name}: written out" for function in model.functions.values()]
+    if model.functions:
+        passes.InlinePass()(model)
+    names = Names(model)
+    for graph in model.graphs():
+        for node in list(graph):
+            if node.op_type == "TensorScatter" and node.domain == "":
+                _write_out_scatter(node, names)
+                changed.append("TensorScatter: as ScatterElements")
+    return tuple(dict.fromkeys([*changed, *_widen_bytes(model, names)]))
+
+
+def lower_file_for_openvino(source: Path, path: Path) -> tuple[str, ...]:
+    """Write the model at ``source`` to ``path`` as :func:`lower_for_openvino` changes it.
+
+    Weights that lie beside ``source`` must lie beside ``path``, too.  Where nothing has to change,
+    nothing is written.
+    """
+    model = ir.load(source)
+    changed = lower_for_openvino(model)
+    if changed:
+        ir.save(model, path)
+    return changed
+
+
+def _write_out_scatter(node: ir.Node, names: Names) -> None:
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)  # functions have been written out
+    cache, update = node.inputs[0], node.inputs[1]
+    start = node.inputs[2] if len(node.inputs) > 2 else None
+    assert cache is not None
+    assert update is not None
+    known = cache.shape if cache.shape is not None else update.shape
+    assert known is not None  # the dtypes and ranks of a graph's inputs are declared
+    rank = len(known)
+    axis = node.attributes.get_int("axis", -2) % rank
+    write = Writer(names, graph, node)
+    shape = write("Shape", update)
+    length = write("Gather", shape, write.int(axis))
+    positions = write("Range", write.int(0), length, write.int(1))
+    others = [dim for dim in range(rank) if dim != axis]
+    positions = write("Unsqueeze", positions, write.ints(others))
+    if start is not None:
+        rows = write("Unsqueeze", start, write.ints(range(1, rank)))
+        positions = write("Add", positions, rows)
+    if node.attributes.get_string("mode", "linear") == "circular":
+        size = write("Gather", write("Shape", cache), write.int(axis))
+        positions = write("Mod", positions, size)
+    index = write("Expand", positions, shape)
+    written = write("ScatterElements", cache, index, update, axis=axis)
+    _replace(node, written)
+
+
+def _replace(node: ir.Node, written: ir.Value) -> None:
+    """Let ``written`` be what ``node`` made, under the same name."""
+    made = node.outputs[0]
+    name, written.type, written.shape = made.name, made.type, made.shape
+    made.name = f"{name}_before"
+    written.name = name
+    ir.convenience.replace_all_uses_with(made, written, replace_graph_outputs=True)
+    graph = node.graph
+    assert graph is not None
+    graph.remove(node, safe=True)
+
+
+def _widen_bytes(model: ir.Model, names: Names) -> list[str]:
+    infer_types(model)
+    casts, changed = Casts(model), list[str]()
+    for graph in model.graphs():
+        for node in list(graph):
+            if node.op_type not in _ARITHMETIC or node.domain != "":
+                continue
+            signature = signature_of(node, model.opset_imports)
+            if signature is None or all(dtype not in _BYTES for _, dtype in signature.dtypes):
+                continue
+            wide = {
+                name: ir.DataType.INT32 if dtype in _BYTES else dtype
+                for name, dtype in signature.dtypes
+            }
+            if is_defined(signature.with_dtypes(wide)):
+                lowest = -128 if node.outputs[0].dtype == ir.DataType.INT8 else 0
+                casts.wrap(node, signature, wide)
+                _wrap_around(node, lowest, names)
+                changed.append(f"{node.op_type}: {signature.dtypes[0][1].name.lower()} in int32")
+    return changed
+
+
+def _wrap_around(node: ir.Node, lowest: int, names: Names) -> None:
+    """Bring what ``node`` makes in int32 into the 256 numbers from ``lowest``, before its cast."""
+    made, graph = node.outputs[0], node.graph
+    assert isinstance(graph, ir.Graph)
+    for use in tuple(made.uses()):
+        write = Writer(names, graph, use.node)
+        start = write("Constant", value=ir.tensor(lowest, dtype=ir.DataType.INT32))
+        size = write("Constant", value=ir.tensor(256, dtype=ir.DataType.INT32))
+        within = write("Mod", write("Sub", made, start), size)
+        use.node.replace_input_with(use.idx, write("Add", within, start))
