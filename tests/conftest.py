@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -156,7 +157,9 @@ def pytest_configure() -> None:
     """Let all tests build C++ into one cache below build/, and signals reach their processes.
 
     A process that nohup or a shell's & has started ignores signals, and so do those it starts.
+    Python looks for garbage as rarely as in a run of the command line.
     """
+    gc.set_threshold(100_000, 20, 50)
     os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -169,6 +172,27 @@ def pytest_configure() -> None:
 
 GROUPS = {"native": "native", "test_libtorch.py": "native", "test_configs.py": "configs"}
 """What shares one long build: its tests run in one process, so that none waits for another."""
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """After ``make test-gpu``, print a table: what was tried on the GPU, how it went, why not."""
+    if config.option.markexpr != "gpu":
+        return
+    rows = [
+        (report.nodeid.removeprefix("tests/"), outcome, f"{report.duration:.1f} s", _reason(report))
+        for outcome in ("passed", "failed", "error", "skipped")
+        for report in terminalreporter.stats.get(outcome, [])
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
+    terminalreporter.section("on the GPU")
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        terminalreporter.write_line("  ".join(cells).rstrip())
+
+
+def _reason(report: pytest.TestReport) -> str:
+    where = report.longrepr
+    return where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

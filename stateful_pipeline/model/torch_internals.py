@@ -14,8 +14,9 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import typing
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -225,27 +226,41 @@ def has_form(overload: Any) -> bool:
 
 
 @contextmanager
-def forms_read_once() -> Iterator[None]:
-    """Let the ONNX exporter take its forms of operators from what this process read before.
+def lookups_kept() -> Iterator[None]:
+    """Let PyTorch's exporters look up once what they look up anew for each model.
 
-    For each model, it parses the source of a thousand functions anew, which takes longer than
-    the conversion of a small model.
+    It takes longer than the conversion of a small model itself:
+
+    - the ONNX exporter's forms of operators: the source of a thousand functions is parsed;
+    - the composite operators that exist, which ``run_decompositions`` lists for each namespace;
+    - the type of a decorator's result, written out for each of thousands of kernels.
     """
-    registry = _registry()
-    original = registry.__dict__["from_torchlib"]
-    read = original.__get__(None, registry)
+    with ExitStack() as put_back:
+        registry = _registry()
+        own = registry.__dict__["from_torchlib"]
+        read = own.__get__(None, registry)
 
-    def from_torchlib(*args: Any, **named: Any) -> Any:
-        kept = _forms(read, *args, **named)
-        made = copy.copy(kept)
-        made.functions = {target: list(forms) for target, forms in kept.functions.items()}
-        return made
+        def from_torchlib(*args: Any, **named: Any) -> Any:
+            kept = _forms(read, *args, **named)
+            made = copy.copy(kept)
+            made.functions = {target: list(forms) for target, forms in kept.functions.items()}
+            return made
 
-    try:
+        put_back.callback(setattr, registry, "from_torchlib", own)
         registry.from_torchlib = staticmethod(from_torchlib)  # the exporter asks an instance
+        for module, name, instead in (
+            (importlib.import_module("torch._export.utils"), "_materialize_cpp_cia_ops", _once),
+            (torch._ops, "Callable", lambda _: typing.Callable),  # it keeps what it has made
+        ):
+            original = getattr(module, name, None)
+            if original is not None:
+                put_back.callback(setattr, module, name, original)
+                setattr(module, name, instead(original))
         yield
-    finally:
-        registry.from_torchlib = original
+
+
+def _once(function: Callable[[], None]) -> Callable[[], None]:
+    return functools.cache(function)
 
 
 def _exporters_forms() -> Any:

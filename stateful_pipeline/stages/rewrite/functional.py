@@ -19,7 +19,7 @@ from stateful_pipeline.model.capture import quiet
 from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place
 from stateful_pipeline.model.reference import StateDef, exact_kernels
-from stateful_pipeline.model.torch_internals import symbolic_shapes
+from stateful_pipeline.model.torch_internals import lookups_kept, symbolic_shapes
 from stateful_pipeline.stages.rewrite.kept_shapes import check_states
 
 _WRITES = {
@@ -38,7 +38,7 @@ def make_functional(program: ExportProgram, states: tuple[StateDef, ...]) -> Exp
         StageError: ``torch.export`` could not make it functional.
     """
     _refuse_randomness(program)
-    with torch.no_grad(), exact_kernels(), symbolic_shapes(), quiet():
+    with torch.no_grad(), exact_kernels(), symbolic_shapes(), lookups_kept(), quiet():
         try:
             functional = program.with_exported(program.exported.run_decompositions({}))
         except Exception as error:  # any decomposition may raise anything
