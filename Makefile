@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Tests run in $(WORKERS) processes: one thread for each keeps them from getting in one another's way.
 test test-all: export OMP_NUM_THREADS := 1
 
-.PHONY: help setup demo test test-all lint format schema frontends scoreboard train bench clean
+.PHONY: help setup demo test test-all test-gpu lint format schema frontends scoreboard train bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test: $(READY) ## run every test but the slow ones (TESTS=tests/zoo for some)
 
 test-all: $(READY) ## run every test
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(TESTS)
+
+test-gpu: $(READY) ## run what needs a CUDA device, and print a table; skipped where there is none
+	@$(BIN)/python -m pytest -q -m gpu $(TESTS)
 
 lint: $(READY) ## check style, types and the layers of imports; changes nothing
 	$(BIN)/ruff check .

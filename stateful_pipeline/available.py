@@ -8,8 +8,14 @@ from importlib.metadata import version
 from stateful_pipeline.errors import TargetError
 from stateful_pipeline.libraries import missing_tools
 from stateful_pipeline.libraries.toolchain import compiler
-from stateful_pipeline.runtime.engine import PROVIDERS, import_onnxruntime
+from stateful_pipeline.runtime.cuda_device import CudaDevice
 from stateful_pipeline.runtime.openvino_engine import openvino_core
+from stateful_pipeline.runtime.ort_provider import (
+    PROVIDERS,
+    import_onnxruntime,
+    why_unavailable,
+)
+from stateful_pipeline.runtime.tensorrt_library import import_library
 
 
 @dataclass(frozen=True)
@@ -23,29 +29,25 @@ class TargetRow:
     reason: str
 
 
-_LATER = (("onnxruntime", "cuda"), ("onnxruntime", "tensorrt"), ("tensorrt", ""),
-          ("tensorrt_rtx", ""))  # fmt: skip
-
-
 def available_targets() -> list[TargetRow]:
     """Return a row for each runtime and provider that a spec can name."""
-    rows = [*(_onnxruntime(name) for name in PROVIDERS), _openvino(), _libtorch()]
-    later = "not supported yet by this version of stateful-pipeline"
-    return rows + [
-        TargetRow(runtime, provider, False, False, later) for runtime, provider in _LATER
+    return [
+        *(_onnxruntime(name) for name in PROVIDERS),
+        _openvino(),
+        _tensorrt(),
+        _tensorrt_rtx(),
+        _libtorch(),
     ]
 
 
 def _onnxruntime(name: str) -> TargetRow:
-    provider = PROVIDERS[name]
     try:
         ort = import_onnxruntime()
     except TargetError as error:
         return TargetRow("onnxruntime", name, False, False, str(error))
-    if provider.ort_name not in ort.get_available_providers():
-        reason = f"this ONNX Runtime has no {provider.ort_name}: pip install {provider.package}"
-        return TargetRow("onnxruntime", name, True, False, reason)
-    return TargetRow("onnxruntime", name, True, True, f"onnxruntime {ort.__version__}")
+    reason = why_unavailable(name)
+    found = f"onnxruntime {ort.__version__}"
+    return TargetRow("onnxruntime", name, True, reason is None, reason or found)
 
 
 def _openvino() -> TargetRow:
@@ -54,6 +56,31 @@ def _openvino() -> TargetRow:
     except TargetError as error:
         return TargetRow("openvino", "", False, False, str(error))
     return TargetRow("openvino", "", True, True, f"openvino {version('openvino')}")
+
+
+def _tensorrt() -> TargetRow:
+    """Return the row of TensorRT, which builds on the GPU that it builds for."""
+    try:
+        library = import_library("tensorrt")
+        device = CudaDevice()
+    except TargetError as error:
+        return TargetRow("tensorrt", "", False, False, str(error))
+    capability = f"GPU of compute capability {device.capability}"
+    return TargetRow("tensorrt", "", True, True, f"tensorrt {library.__version__}; {capability}")
+
+
+def _tensorrt_rtx() -> TargetRow:
+    """Return the row of TensorRT for RTX, which builds on any machine."""
+    try:
+        library = import_library("tensorrt_rtx")
+    except TargetError as error:
+        return TargetRow("tensorrt_rtx", "", False, False, str(error))
+    version = f"tensorrt_rtx {library.__version__}"
+    try:
+        device = CudaDevice()
+    except TargetError as error:
+        return TargetRow("tensorrt_rtx", "", True, False, f"{version} builds; {error}")
+    return TargetRow("tensorrt_rtx", "", True, True, f"{version}; GPU of {device.capability}")
 
 
 def _libtorch() -> TargetRow:

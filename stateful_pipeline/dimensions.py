@@ -78,3 +78,63 @@ def resolve(dim: Dim, sizes: Mapping[str, int]) -> int:
 def resolve_shape(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return ``shape`` in numbers: :func:`resolve` for each dimension."""
     return tuple(resolve(dim, sizes) for dim in shape)
+
+
+def bounds(dim: Dim, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Return limits of ``dim`` where each axis lies in its range, both ends included.
+
+    By interval arithmetic (Moore, Interval Analysis, 1966): every size that ``dim`` can have lies
+    within them; they are the tightest ones where each axis occurs once.
+
+    Raises:
+        ContractError: An axis has no range, the expression is none, or it may divide by zero.
+    """
+    if isinstance(dim, int):
+        return dim, dim
+    missing = axes_of(dim) - ranges.keys()
+    if missing:
+        raise ContractError(f"axis '{min(missing)}' of '{dim}' has no range")
+    return _bounds(_parsed(dim), ranges)
+
+
+def _bounds(node: ast.expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value, value
+        case ast.Name(id=name):
+            return ranges[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            low, high = _bounds(operand, ranges)
+            return -high, -low
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _combined(node, type(op), _bounds(left, ranges), _bounds(right, ranges))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
+            inner = [_bounds(arg, ranges) for arg in args]
+            choose = _FUNCTIONS[name]
+            return choose(*(low for low, _ in inner)), choose(*(high for _, high in inner))
+    raise ContractError(f"'{ast.unparse(node)}' is not an integer expression over axes")
+
+
+def _combined(
+    node: ast.expr, op: type[ast.operator], left: tuple[int, int], right: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the limits of a binary operation, which lie at its corners but for a remainder.
+
+    Raises:
+        ContractError: It may divide by zero.
+    """
+    if op in (ast.FloorDiv, ast.Mod) and right[0] <= 0 <= right[1]:
+        raise ContractError(f"'{ast.unparse(node)}' may divide by zero")
+    if op is ast.Mod:
+        return _remainder(left, right)
+    corners = [_OPERATORS[op](a, b) for a in left for b in right]
+    if op is ast.Pow and left[0] < 0 < left[1]:
+        corners.append(0)
+    return min(corners), max(corners)
+
+
+def _remainder(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+    if right[0] == right[1] and left[0] // right[0] == left[1] // right[0]:
+        ends = left[0] % right[0], left[1] % right[0]
+        return min(ends), max(ends)
+    return (0, right[1] - 1) if right[0] > 0 else (right[0] + 1, 0)

@@ -36,7 +36,8 @@ from stateful_pipeline.spec import Spec
 from stateful_pipeline.spec.locate import find_module
 from stateful_pipeline.stages.files import sha256
 
-_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "openvino", "numpy", "mlflow")
+_PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "openvino", "tensorrt",
+             "tensorrt-rtx-cu13", "numpy", "mlflow")  # fmt: skip
 _LIBRARIES = {"stateful_pipeline", "torch", "numpy"}
 _DECIDES = (
     *("source", "classes", "inputs", "dynamic_axes"),

@@ -103,7 +103,7 @@ def _target(artifacts: Artifacts, build: TargetBuild) -> dict[str, Any]:
         "artifact": None if artifact is None else str(artifact.relative_to(artifacts.folder)),
         "bytes": None
         if artifact is None
-        else sum(file.stat().st_size for file in artifact.parent.iterdir()),
+        else sum(file.stat().st_size for file in artifact.parent.iterdir() if file.is_file()),
         "verify": build.verify,
         "benchmark": build.benchmark,
     }

@@ -128,6 +128,9 @@ class Terminal:
                 f"{bad['step']} on ({bad['mode']}, {at}, seed {bad['seed']}): expected "
                 f"{bad['expected']}, got {bad['got']}[/]"
             )
+            hint = (target.verify or {}).get("hint")
+            if hint:
+                self._console.print(f"  [red]  try: {escape(hint)}[/]")
         elif target.verify and not target.verify["reset"]["passed"]:
             self._console.print(f"  [red]{escape(name)}: reset does not restore the first steps[/]")
         for reason in target.owed:

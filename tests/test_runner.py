@@ -10,8 +10,7 @@ import pytest
 import stateful_pipeline.stages.build.onnxruntime as build_stage
 from stateful_pipeline.runner import STAGES, run_spec
 from stateful_pipeline.runtime import StatefulRunner
-from stateful_pipeline.runtime.engine import PROVIDERS, Provider
-from stateful_pipeline.spec import load_spec, unsupported
+from stateful_pipeline.spec import load_spec
 from stateful_pipeline.stages.log import log
 from stateful_pipeline.stages.log.store import resolve_store
 
@@ -307,15 +306,12 @@ def test_a_stage_that_fails_skips_what_depends_on_it(project):
 
 
 @pytest.fixture
-def _cuda_spec(monkeypatch):
-    """Let specs ask for CUDA, which the ONNX Runtime of the tests does not have."""
+def _no_cuda():
+    """Skip where ONNX Runtime has CUDA."""
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
-    monkeypatch.setitem(PROVIDERS, "cuda", Provider("CUDAExecutionProvider", "onnxruntime-gpu"))
-    values = {k: v for k, v in unsupported.VALUES.items() if k[-1] != "provider"}
-    monkeypatch.setattr(unsupported, "VALUES", values)
 
 
 GPU = """\
@@ -325,7 +321,7 @@ targets:
 """
 
 
-@pytest.mark.usefixtures("_cuda_spec")
+@pytest.mark.usefixtures("_no_cuda")
 def test_a_required_target_that_is_absent_ends_4_and_the_other_is_verified(project):
     ran = project.run(project.spec(GPU.replace("OPTIONAL", "false")), "--json")
     assert ran.code == 4
@@ -341,7 +337,7 @@ def test_a_required_target_that_is_absent_ends_4_and_the_other_is_verified(proje
     assert report["targets"]["gpu"]["owed"]
 
 
-@pytest.mark.usefixtures("_cuda_spec")
+@pytest.mark.usefixtures("_no_cuda")
 def test_an_optional_target_that_is_absent_lets_the_run_end_0_and_is_shown(project):
     ran = project.run(project.spec(GPU.replace("OPTIONAL", "true")))
     assert ran.code == 0
@@ -352,7 +348,7 @@ def test_an_optional_target_that_is_absent_lets_the_run_end_0_and_is_shown(proje
     assert project.manifest()["targets"]["gpu"]["owed"]
 
 
-@pytest.mark.usefixtures("_cuda_spec")
+@pytest.mark.usefixtures("_no_cuda")
 def test_nothing_is_called_equal_where_nothing_could_be_checked(project):
     ran = project.run(project.spec(GPU.replace("OPTIONAL", "true")), "--target", "gpu")
     assert ran.code == 0
@@ -360,7 +356,7 @@ def test_nothing_is_called_equal_where_nothing_could_be_checked(project):
     assert "not verified" in ran.out
 
 
-@pytest.mark.usefixtures("_cuda_spec")
+@pytest.mark.usefixtures("_no_cuda")
 def test_a_target_that_is_wrong_outranks_one_that_is_absent(project, monkeypatch):
     spec = project.spec(GPU.replace("OPTIONAL", "false"))
     monkeypatch.setattr(

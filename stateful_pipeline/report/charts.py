@@ -33,6 +33,7 @@ _STYLE = """
 .chart .faint{fill:var(--muted,#5c6470)}
 .chart .grid{stroke:var(--line,#dfe3e8);stroke-width:1}
 .chart .curve{fill:none;stroke:var(--ours,#1f6feb);stroke-width:2;stroke-linejoin:round}
+.chart .beside{fill:none;stroke:var(--eager,#b35900);stroke-width:1.5;stroke-linejoin:round}
 .chart .ours{fill:var(--ours,#1f6feb)}
 .chart .eager{fill:var(--eager,#b35900)}
 .chart .limit{stroke:var(--bad,#c62828);stroke-width:1.5;stroke-dasharray:6 4}
@@ -87,7 +88,13 @@ def _thin(values: Sequence[float]) -> list[tuple[int, float]]:
 
 
 def error_svg(
-    per_step: Sequence[Any], atol: float | None, title: str, *, first_bad: int | None = None
+    per_step: Sequence[Any],
+    atol: float | None,
+    title: str,
+    *,
+    first_bad: int | None = None,
+    names: tuple[str, str] = ("", ""),
+    beside: Sequence[Any] = (),
 ) -> str:
     """Draw the worst absolute error of each free-running step.
 
@@ -97,6 +104,8 @@ def error_svg(
         atol: The absolute tolerance, drawn as a dashed line; None for no line.
         title: What stands above the chart.
         first_bad: The first step that was not equal, marked in red.
+        names: What the two curves are called, where there are two.
+        beside: The errors of a second curve, over the same steps.
 
     Returns:
         An SVG document of 640 by 300, whose vertical axis is always 1e-9 to 10.
@@ -115,8 +124,8 @@ def error_svg(
             _line("grid", _LEFT, y, right, y),
             _text(_LEFT - 8, y + 4, f"1e{power}", anchor="end"),
         ]
-    values = [math.nan if (number := as_number(item)) is None else number for item in per_step]
-    last = max(1, len(values) - 1)
+    values, others = _numbers(per_step), _numbers(beside)
+    last = max(1, len(values) - 1, len(others) - 1)
 
     def x_of(step: int) -> float:
         return _LEFT + step / last * (right - _LEFT)
@@ -132,6 +141,9 @@ def error_svg(
             _line("limit", _LEFT, y, right, y),
             _text(right - 4, y - 6, f"atol {atol:.0e}", anchor="end"),
         ]
+    if others:
+        path = " ".join(f"{x_of(step):.1f},{y_of(value):.1f}" for step, value in _thin(others))
+        body += [f'<polyline class="beside" points="{path}"/>', *_legend(names, right)]
     points = [(step, value, x_of(step), y_of(value)) for step, value in _thin(values)]
     if points:
         path = " ".join(f"{x:.1f},{y:.1f}" for _, _, x, y in points)
@@ -145,6 +157,22 @@ def error_svg(
                 f"<title>step {step}: {show(value)}</title></circle>"
             )
     return _frame(height, title, body)
+
+
+def _numbers(items: Sequence[Any]) -> list[float]:
+    """Return errors as floats; what is none is NaN."""
+    return [math.nan if (number := as_number(item)) is None else number for item in items]
+
+
+def _legend(names: tuple[str, str], right: float) -> list[str]:
+    """Name the two curves, above them."""
+    body = []
+    for kind, name, x in (("ours", names[0], right - 96), ("eager", names[1], right - 40)):
+        body += [
+            f'<circle class="{kind}" cx="{x:.1f}" cy="18" r="5"/>',
+            _text(x + 10, 22, name, kind="label"),
+        ]
+    return body
 
 
 def latency_svg(benchmark: Mapping[str, Any], title: str = "Latency of one step") -> str:

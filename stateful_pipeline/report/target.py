@@ -10,6 +10,7 @@ from stateful_pipeline.report.charts import error_svg, latency_svg
 from stateful_pipeline.report.tables import key_value_table, pre, table, verdict_mark
 from stateful_pipeline.report.verdict import (
     as_number,
+    scientific,
     show,
     show_non_finite,
     show_sizes,
@@ -49,14 +50,19 @@ def _owed(target: Mapping[str, Any]) -> Iterable[str]:
         yield f'<p class="OWED"><span class="verdict">Owed:</span> {escape(reason)}</p>'
 
 
-def error_chart(verify: Mapping[str, Any]) -> str:
-    """Return the error curve of a ``verify`` entry, its first bad step marked."""
+def error_chart(verify: Mapping[str, Any], title: str = "Error against eager PyTorch") -> str:
+    """Return the error curve of a ``verify`` entry, its first bad step marked.
+
+    Where it is in half precision, the curve of the same target in float32 is beside it.
+    """
     bad = verify.get("first_bad") or {}
     return error_svg(
         verify.get("per_step") or [],
         as_number(verify.get("atol")),
-        "Error against eager PyTorch",
+        title,
         first_bad=bad.get("step"),
+        names=(str(verify.get("precision", "")), "fp32"),
+        beside=(verify.get("fp32") or {}).get("per_step") or [],
     )
 
 
@@ -77,6 +83,9 @@ def _verify(verify: Mapping[str, Any]) -> Iterable[str]:
             f"({cell_of(bad, 'mode')}, {escape(show_sizes(bad.get('sizes')))}, "
             f"seed {cell_of(bad, 'seed')})</p>"
         )
+    if verify.get("hint"):
+        yield f"<p><b>Try:</b> {escape(str(verify['hint']))}</p>"
+    yield from _cost(verify)
     facts = {
         "free-running steps": verify.get("steps"),
         "worst absolute error": verify.get("max_abs_error"),
@@ -98,6 +107,21 @@ def _verify(verify: Mapping[str, Any]) -> Iterable[str]:
         rows = [_rollout(rollout) for rollout in rollouts]
         heads = ("", "mode", "sizes", "seed", "steps", "worst error", "by tensor")
         yield f"<h3>Rollouts</h3>{table(heads, rows)}"
+
+
+def _cost(verify: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what half precision costs."""
+    beside = verify.get("fp32")
+    if not beside:
+        return
+    precision = escape(str(verify.get("precision")))
+    if beside.get("error"):
+        yield f"<p>What {precision} costs is not known: no target in fp32 beside it.</p>"
+        yield pre(str(beside["error"]))
+        return
+    errors = [as_number(entry.get("max_abs_error")) for entry in (verify, beside)]
+    ours, theirs = ("unknown" if error is None else scientific(error) for error in errors)
+    yield f"<p><b>{precision} costs:</b> max error {ours} instead of {theirs}</p>"
 
 
 def _in_turn(rollout: Mapping[str, Any]) -> dict[str, str]:

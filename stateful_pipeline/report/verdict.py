@@ -64,6 +64,12 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def scientific(value: float) -> str:
+    """Write an error with two digits: ``2.1e-3``."""
+    digits, _, power = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(power)}" if power else digits
+
+
 def show_sizes(sizes: Mapping[str, Any] | str | None) -> str:
     """Write the sizes of axes: ``batch=4``, and ``time=(1, 20, 200 in turn)`` where one varies."""
     if isinstance(sizes, str):

@@ -1,66 +1,41 @@
-"""The one door to ONNX Runtime: sessions, bindings and tensors.
+"""The one door to ONNX Runtime: sessions of model files.
 
-Facts about ONNX Runtime 1.32 that this file rests on, each held by a test:
+A provider that cannot be had is replaced by the CPU without an error: what was asked for is checked
+before the session is made, and the session is asked afterwards which provider it has, and whether
+that runs any node at all.
 
-- An ``OrtValue`` made by ``ortvalue_from_numpy_with_onnx_type`` shares the array's memory, for
-  every element type; bfloat16, which numpy lacks, goes in as a view of its 16-bit patterns.
-- A bound output of the wrong shape makes the run fail; nothing is written past its end.
-- A graph output that *is* a graph input (same name, no node between) is never written to the buffer
-  bound for it, and no error says so.  Callers must copy such outputs themselves;
-  :meth:`Binding.verify` catches any other case.
-- A provider that cannot be had is replaced by the CPU without an error.
+**Nodes on the CPU.**  With a GPU's provider, ONNX Runtime still puts some nodes on the CPU: those
+that the provider has no kernel for, and arithmetic on shapes, which is faster there and on purpose.
+``session.disable_cpu_ep_fallback`` refuses a model for a single one of them, of either kind, so
+that it would refuse most models with dynamic axes, and is left off.  What matters here is what each
+step costs: a state that such a node reads lies in host memory, where it reads it without a copy,
+and :meth:`Engine.on_host` names every state that is read or written there.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from stateful_pipeline.errors import ContractError, TargetError
+from stateful_pipeline.runtime.device_memory import Block, Device, DeviceBlock, HostBlock
+from stateful_pipeline.runtime.ort_binding import ONNX_TYPES as ONNX_TYPES
+from stateful_pipeline.runtime.ort_binding import Array as Array
+from stateful_pipeline.runtime.ort_binding import Binding as Binding
+from stateful_pipeline.runtime.ort_binding import shared_value
+from stateful_pipeline.runtime.ort_options import (
+    SessionOptions,
+    provider_chain,
+    run_options,
+    session_options,
+)
+from stateful_pipeline.runtime.ort_options import check_threads as check_threads
+from stateful_pipeline.runtime.ort_provider import CPU, find_provider, require_provider
+from stateful_pipeline.runtime.ort_provider import PROVIDERS as PROVIDERS
+from stateful_pipeline.runtime.ort_provider import import_onnxruntime as import_onnxruntime
 
-from stateful_pipeline.contract import numpy_dtype
-from stateful_pipeline.errors import ContractError, SpecError, TargetError
-
-Array = np.ndarray[Any, Any]
-
-ONNX_TYPES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
-    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
-}  # fmt: skip
-"""Element type to its number in ``onnx.TensorProto.DataType``."""
-
-_RAISED_NOT_PRINTED = 4
-"""Log level ``fatal``: errors are raised, so that printing them would say them twice; the warnings,
-repeated at each step, are of shapes, which the runner checks itself."""
-
-
-@dataclass(frozen=True)
-class Provider:
-    """An execution provider: what ONNX Runtime calls it, and the package that brings it."""
-
-    ort_name: str
-    package: str
-
-
-PROVIDERS = {"cpu": Provider("CPUExecutionProvider", "onnxruntime")}
-"""Provider name, as in a spec's ``provider``, to the provider.  States live in host memory."""
-
-
-def import_onnxruntime() -> Any:
-    """Return the module ``onnxruntime``, imported on the first call.
-
-    Raises:
-        TargetError: It is not installed, or cannot be loaded.
-    """
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise TargetError(
-            f"ONNX Runtime cannot be imported: {error}", hint="pip install onnxruntime"
-        ) from error
+_DEFAULTS = SessionOptions()
 
 
 def first_line(error: BaseException, limit: int = 400) -> str:
@@ -77,130 +52,139 @@ class Engine:
         path: The model file.
         provider: A key of :data:`PROVIDERS`.
         threads: Threads within an operator; None leaves it to ONNX Runtime.
+        options: What else the session is to be like.
 
     Raises:
         ContractError: The file is missing, or is not a model that ONNX Runtime can load.
-        SpecError: ``threads`` is not a positive number.
-        TargetError: ONNX Runtime or the provider is not available.
+        SpecError: ``threads`` or an option is out of range.
+        TargetError: ONNX Runtime, the provider or its device is not available, or does not run
+            the model.
+
+    Attributes:
+        session: The session.
+        providers: Its providers, the one asked for first.
+        nodes: Provider to operator to the number of nodes that it runs; empty on the CPU.
     """
 
-    def __init__(self, path: Path, provider: str, threads: int | None) -> None:
-        wanted = _provider(provider)
+    def __init__(
+        self,
+        path: Path,
+        provider: str,
+        threads: int | None,
+        options: SessionOptions = _DEFAULTS,
+    ) -> None:
+        self.provider = find_provider(provider)
         check_threads(threads)
         if not path.is_file():
             raise ContractError.in_file(path, "there is no such model file")
-        ort = import_onnxruntime()
+        ort = require_provider(provider, options.gpu)
         self._ort_value = ort.OrtValue
-        if wanted.ort_name not in ort.get_available_providers():
-            raise TargetError(
-                f"this ONNX Runtime has no {wanted.ort_name}",
-                target=provider,
-                hint=f"pip install {wanted.package}",
-            )
-        options = ort.SessionOptions()
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _RAISED_NOT_PRINTED
-        if threads is not None:
-            options.intra_op_num_threads = threads
+        self._run_options = run_options(ort, self.provider, options)
+        theirs = session_options(ort, self.provider, threads, options)
         try:
-            session = ort.InferenceSession(str(path), options, providers=[wanted.ort_name])
+            self.session = _session(ort, path, theirs, provider_chain(self.provider, options))
+        except TargetError:
+            raise
         except Exception as error:
-            raise ContractError.in_file(
-                path, f"ONNX Runtime cannot load the model: {first_line(error)}", _hint(error)
-            ) from error
-        self.session = session
-        self.providers: tuple[str, ...] = tuple(session.get_providers())
-        if self.providers[0] != wanted.ort_name:
-            raise TargetError(
-                f"ONNX Runtime fell back to {self.providers[0]}",
-                target=provider,
-                hint=f"see why {wanted.ort_name} cannot be started on this machine",
-            )
+            raise self._refusal(ort, path, provider, error) from error
+        self.providers: tuple[str, ...] = tuple(self.session.get_providers())
+        self.nodes: dict[str, Counter[str]] = {}
+        self._device: Device | None = None
+        self._require_no_fallback(provider)
+        if self.provider.device is not None:
+            self._device = Device(ort.OrtValue, self.provider.device, options.gpu)
+            self.nodes = _nodes(self.session)
+            self._require_nodes(provider)
+        self._read_on_device = self._on_device(
+            self.session.get_inputs(), self.session.get_input_memory_infos()
+        )
+        self._written_on_device = self._on_device(
+            self.session.get_outputs(), self.session.get_output_memory_infos()
+        )
 
     def value(self, array: Array, dtype: str) -> Any:
         """Return an ``OrtValue`` that shares the memory of a C-contiguous ``array``."""
-        bits = array.view(np.uint16) if dtype == "bfloat16" else array
-        return self._ort_value.ortvalue_from_numpy_with_onnx_type(bits, ONNX_TYPES[dtype])
+        return shared_value(self._ort_value, array, dtype)
 
     def binding(self) -> Binding:
         """Return a new, empty binding of this session."""
-        return Binding(self.session)
+        return Binding(self.session, self._run_options)
 
-    def shapes(self, binding: Binding) -> dict[str, tuple[int, ...]] | None:
-        """Return the shape that each bound output would have had, or None if the model cannot run.
+    def block(self, graph_input: str, dtype: str, grows: bool) -> Block:
+        """Return a new block where the session reads ``graph_input``."""
+        if self._device is not None and graph_input in self._read_on_device:
+            return DeviceBlock(self._device, dtype, grows)
+        return HostBlock(self._ort_value, dtype, grows)
 
-        For the message after a failure: runs the model once more, into memory of its own.
+    def on_host(self, graph_input: str, graph_output: str) -> bool:
+        """Whether a state crosses to the host in each step, or lies there, in spite of a device."""
+        return self._device is not None and not (
+            graph_input in self._read_on_device and graph_output in self._written_on_device
+        )
+
+    def _on_device(self, nodes: list[Any], memory: list[Any]) -> frozenset[str]:
+        """Return the graph's inputs or outputs that lie on the device."""
+        device = self.provider.device
+        return frozenset(
+            node.name
+            for node, info in zip(nodes, memory, strict=True)
+            if info.name.lower() == device
+        )
+
+    def _require_no_fallback(self, provider: str) -> None:
+        if self.providers[0] != self.provider.ort_name:
+            raise TargetError(
+                f"ONNX Runtime fell back to {self.providers[0]}",
+                target=provider,
+                hint=f"see why {self.provider.ort_name} cannot be started on this machine",
+            )
+
+    def _require_nodes(self, provider: str) -> None:
+        if self.nodes and self.provider.ort_name not in self.nodes:
+            others = ", ".join(sorted(self.nodes))
+            raise TargetError(
+                f"{self.provider.ort_name} runs no node of the model: all of them went to {others}",
+                target=provider,
+                hint="its operators or dtypes have no kernels there; use another provider",
+            )
+
+    def _refusal(
+        self, ort: Any, path: Path, provider: str, error: Exception
+    ) -> ContractError | TargetError:
+        """Return the error for a session that cannot be made: the model's fault, or the device's.
+
+        What the CPU can load, the provider failed at.
         """
-        names = list(binding.outputs)
-        try:
-            values = self.session.run_with_ort_values(names, binding.inputs)
-        except Exception:  # noqa: BLE001 - the caller has the first failure at hand and raises that
-            return None
-        return {name: tuple(value.shape()) for name, value in zip(names, values, strict=True)}
+        if self.provider.device is not None:
+            try:
+                theirs = session_options(ort, CPU, None, _DEFAULTS)
+                _session(ort, path, theirs, provider_chain(CPU, _DEFAULTS))
+            except Exception as on_cpu:  # noqa: BLE001 - the same failure, told without a device
+                error = on_cpu
+            else:
+                return TargetError(
+                    f"{self.provider.ort_name} cannot load the model, which the CPU can: "
+                    f"{first_line(error)}",
+                    target=provider,
+                )
+        return ContractError.in_file(
+            path, f"ONNX Runtime cannot load the model: {first_line(error)}", _hint(error)
+        )
 
 
-class Binding:
-    """Which memory a run reads and writes; what was bound once stays bound for later runs.
+def _session(
+    ort: Any, path: Path, options: Any, providers: list[tuple[str, dict[str, str]]]
+) -> Any:
+    # Left on, `enable_fallback` prints to stdout, and makes the session anew with other providers.
+    return ort.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
 
-    Attributes:
-        inputs: Graph input to the value that is bound.
-        outputs: Graph output to the value that is bound; None where ONNX Runtime allocates.
-    """
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._io = session.io_binding()
-        self._verified = False
-        self.inputs: dict[str, Any] = {}
-        self.outputs: dict[str, Any] = {}
-
-    def bind_input(self, name: str, value: Any) -> None:
-        """Let graph input ``name`` read ``value``."""
-        self._io.bind_ortvalue_input(name, value)
-        self.inputs[name] = value
-
-    def bind_output(self, name: str, value: Any | None) -> None:
-        """Let graph output ``name`` write to ``value``, or to new memory if that is None."""
-        if value is None:
-            self._io.bind_output(name)
-        else:
-            self._io.bind_ortvalue_output(name, value)
-        self.outputs[name] = value
-
-    def run(self) -> None:
-        """Run the model once.
-
-        Raises:
-            Exception: Whatever ONNX Runtime raises; the classes share no base.
-            ContractError: An output was not written to the memory bound for it.
-        """
-        self._session.run_with_iobinding(self._io)
-        if not self._verified:
-            self.verify()
-            self._verified = True
-
-    def verify(self) -> None:
-        """Check that the last run wrote each output to the memory bound for it.
-
-        Where an output lands depends on the graph alone, so that one check does for many runs.
-
-        Raises:
-            ContractError: It did not.
-        """
-        results = self._io.get_outputs()
-        for (name, value), result in zip(self.outputs.items(), results, strict=True):
-            if value is None or 0 in result.shape():
-                continue
-            if result.data_ptr() != value.data_ptr():
-                raise ContractError(f"ONNX Runtime gave output '{name}' in memory of its own")
-
-    def copy_output(self, name: str, dtype: str) -> Array:
-        """Return a copy of the output ``name`` that ONNX Runtime allocated in the last run."""
-        value = self._io.get_outputs()[list(self.outputs).index(name)]
-        array = np.empty(tuple(value.shape()), numpy_dtype(dtype))
-        if array.nbytes:
-            ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
-        return array
+def _nodes(session: Any) -> dict[str, Counter[str]]:
+    """Return how often each provider runs each operator."""
+    nodes: dict[str, Counter[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        nodes.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+    return nodes
 
 
 def _hint(error: Exception) -> str:
@@ -212,21 +196,3 @@ def _hint(error: Exception) -> str:
             "runtime='onnxruntime'"
         )
     return "check the file with onnx.checker, and that its external data lies beside it"
-
-
-def _provider(name: str) -> Provider:
-    if name not in PROVIDERS:
-        known = ", ".join(PROVIDERS)
-        raise TargetError(f"unknown provider '{name}'", target="onnxruntime", hint=f"use {known}")
-    return PROVIDERS[name]
-
-
-def check_threads(threads: int | None) -> None:
-    """Check a number of threads.
-
-    Raises:
-        SpecError: It is neither None nor a number from 1.
-    """
-    good = threads is None or (isinstance(threads, int) and threads >= 1)
-    if not good or isinstance(threads, bool):
-        raise SpecError(f"threads is {threads!r}", hint="a number from 1, or None", key="threads")

@@ -9,11 +9,15 @@ from typing import Any
 
 from stateful_pipeline.contract import expanded_shape
 from stateful_pipeline.runtime.buffers import StateBuffers
-from stateful_pipeline.runtime.engine import Array, Engine
+from stateful_pipeline.runtime.engine import Engine
 from stateful_pipeline.runtime.model_file import read_contract
+from stateful_pipeline.runtime.ort_binding import Array
+from stateful_pipeline.runtime.ort_options import SessionOptions
 from stateful_pipeline.runtime.runner import Runner
 from stateful_pipeline.runtime.sizes import Sizes
 from stateful_pipeline.runtime.step import Stepper
+
+_DEFAULTS = SessionOptions()
 
 
 class StatefulRunner(Runner):
@@ -31,19 +35,26 @@ class StatefulRunner(Runner):
     middle of such a step, the state is not known any more, and the runner says so until it is
     :meth:`reset` or given a state.  Wrong inputs are found before that and do no harm.
 
+    **GPUs.**  With the providers ``"cuda"`` and ``"tensorrt"`` the states stay on the GPU between
+    steps; they come to the host where :attr:`state`, :meth:`save` or a reset of single rows asks
+    for them.  Inputs are copied to the GPU once per step, outputs come back as numpy arrays.
+    ONNX Runtime may run single nodes on the CPU all the same: :attr:`nodes` and :attr:`on_host`
+    tell.  A provider that cannot be had is an error, never the CPU in its place.
+
     Args:
         path: The ONNX file, with the state contract in its metadata.
         init: Initial values by state name, or in the textbook's form ``{"h.init": array}``.  A
             value may have size 1 along named axes, where it is expanded; a Python number fills the
             state.  Arrays must have the state's dtype.  These values stay the initial ones: every
             later :meth:`reset` comes back to them.  States not named keep the contract's value.
-        provider: The execution provider: ``"cpu"``.
+        provider: The execution provider: ``"cpu"``, ``"cuda"`` or ``"tensorrt"``.
         threads: Threads within an operator; None leaves it to ONNX Runtime.
+        options: What else the session is to be like: the number of the GPU, for one.
 
     Raises:
         ContractError: The file is missing, is no model or has no contract; ``init`` does not fit.
-        SpecError: ``threads`` is not a positive number.
-        TargetError: ONNX Runtime or the provider is not available.
+        SpecError: ``threads`` is not a positive number, or an option is out of range.
+        TargetError: ONNX Runtime, the provider or its device is not available.
     """
 
     def __init__(
@@ -53,9 +64,10 @@ class StatefulRunner(Runner):
         *,
         provider: str = "cpu",
         threads: int | None = None,
+        options: SessionOptions = _DEFAULTS,
     ) -> None:
         file = Path(path)
-        self._engine = Engine(file, provider, threads)
+        self._engine = Engine(file, provider, threads, options)
         contract = read_contract(self._engine, file)
         self._buffers = StateBuffers(contract, self._engine)
         super().__init__(file, contract, init, self._buffers.in_place)
@@ -65,6 +77,23 @@ class StatefulRunner(Runner):
     def providers(self) -> tuple[str, ...]:
         """The execution providers of the session, the one asked for first."""
         return self._engine.providers
+
+    @property
+    def nodes(self) -> dict[str, dict[str, int]]:
+        """Provider to operator to the number of nodes it runs; empty for the provider ``"cpu"``."""
+        return {provider: dict(count) for provider, count in self._engine.nodes.items()}
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """The states that, in spite of a GPU, lie in host memory or cross to it in each step.
+
+        ONNX Runtime reads or writes them in nodes that it puts on the CPU.
+        """
+        return tuple(
+            state.name
+            for state in self._contract.states
+            if self._engine.on_host(state.input, state.output)
+        )
 
     def _step(
         self, inputs: dict[str, Array], out: Mapping[str, Array] | None
@@ -85,7 +114,7 @@ class StatefulRunner(Runner):
         return self._buffers.arrays()
 
     def _store(self, values: Mapping[str, Array]) -> None:
-        """Do nothing: what was lent are the buffers."""
+        self._buffers.store(values)
 
     def _fill_buffers(self, values: dict[str, Array], sizes: Sizes) -> None:
         shapes = {

@@ -13,7 +13,8 @@ from stateful_pipeline.dimensions import Shape
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime.arrays import check_buffers
 from stateful_pipeline.runtime.buffers import StateBuffers
-from stateful_pipeline.runtime.engine import Array, Binding, Engine, first_line
+from stateful_pipeline.runtime.engine import Engine, first_line
+from stateful_pipeline.runtime.ort_binding import Array, Binding
 from stateful_pipeline.runtime.sizes import AxisRules, Sizes, fits
 
 _MOST_PLANS = 256
@@ -200,7 +201,8 @@ class Stepper:
         shapes = self._buffers.shapes()
         for state in self._contract.states:
             declared[state.output] = plan.grown.get(state.name, shapes[state.name])
-        for name, shape in (self._engine.shapes(binding) or {}).items():
+        self._buffers.unbind()
+        for name, shape in (binding.shapes() or {}).items():
             wanted = declared[name]
             if wanted is not None and wanted != shape:
                 return self._wrong_shape(name, shape, wanted)

@@ -26,6 +26,8 @@ from stateful_pipeline.spec.targets import (
     OpenVinoTarget,
     Target,
     TargetVerify,
+    TensorRtRtxTarget,
+    TensorRtTarget,
 )
 from stateful_pipeline.spec.template import template
 
@@ -52,6 +54,8 @@ __all__ = [
     "StateSpec",
     "Target",
     "TargetVerify",
+    "TensorRtRtxTarget",
+    "TensorRtTarget",
     "VerifyOptions",
     "Weights",
     "check_spec",

@@ -42,7 +42,8 @@ def _matching(pattern: str, wanted: str, hint: str) -> Callable[[str], str]:
     return check
 
 
-def _text(pattern: str, wanted: str, hint: str) -> tuple[AfterValidator, WithJsonSchema]:
+def text_like(pattern: str, wanted: str, hint: str) -> tuple[AfterValidator, WithJsonSchema]:
+    """Return what annotates a string that has to match ``pattern`` as a whole."""
     return (
         AfterValidator(_matching(pattern, wanted, hint)),
         WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"}),
@@ -54,7 +55,7 @@ _CLASS_NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*"
 
 FileName = Annotated[
     str,
-    *_text(
+    *text_like(
         _FILE_NAME,
         "a name that is safe in a path and a URL",
         "up to 100 letters, digits, '.', '_' and '-', beginning with a letter or a digit",
@@ -63,19 +64,19 @@ FileName = Annotated[
 """The name of a spec or a target: it becomes a folder, a run, a part of a link."""
 
 Identifier = Annotated[
-    str, *_text(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a method", "such as `forward`")
+    str, *text_like(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a method", "such as `forward`")
 ]
 
 InputName = Annotated[
     str,
-    *_text(
+    *text_like(
         r"[A-Za-z_][A-Za-z0-9_.:/-]*", "the name of a parameter of `forward`", "such as `x: {...}`"
     ),
 ]
 
 StateName = Annotated[
     str,
-    *_text(
+    *text_like(
         r"""[^\s"']+""",
         "the dotted path of an attribute, without spaces or quotes",
         "such as `cells.0.h`",
@@ -84,7 +85,7 @@ StateName = Annotated[
 
 AttributeName = Annotated[
     str,
-    *_text(
+    *text_like(
         r"""[^\s"']+""",
         "the dotted path of an attribute, without spaces or quotes",
         "such as `encoder._last_sr`",
@@ -93,7 +94,7 @@ AttributeName = Annotated[
 
 CppClass = Annotated[
     str,
-    *_text(
+    *text_like(
         r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*",
         "a C++ class, `namespace.Class`",
         "its name below torch.classes, such as `stateful.TensorRing`",
@@ -102,7 +103,7 @@ CppClass = Annotated[
 
 ImportPath = Annotated[
     str,
-    *_text(
+    *text_like(
         rf"{_CLASS_NAME}:{_CLASS_NAME}",
         "a module and a class, `package.module:Class`",
         "write a colon between the module and the class; use `file: path.py:Class` for a file",
@@ -111,7 +112,7 @@ ImportPath = Annotated[
 
 FileClass = Annotated[
     str,
-    *_text(
+    *text_like(
         rf"[^\0]+\.py:{_CLASS_NAME}",
         "a Python file and a class, `path.py:Class`",
         "write the path, a colon, and the name of the class",

@@ -17,7 +17,6 @@ from stateful_pipeline.errors import SpecError
 from stateful_pipeline.spec import keypath
 from stateful_pipeline.spec.faults import did_you_mean, show
 from stateful_pipeline.spec.tree import Node, Part, Parts
-from stateful_pipeline.spec.unsupported import RUNTIMES
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -125,8 +124,6 @@ def _wording(kind: str, context: Mapping[str, Any], error: ErrorDetails) -> tupl
 
 def _one_of(error: ErrorDetails, expected: str) -> tuple[str, str | None]:
     words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(", ")]
-    if error["loc"][-1:] == ("runtime",):
-        words += RUNTIMES
     wanted = ", ".join(words) if len(words) == 1 else f"one of {', '.join(words)}"
     hint = did_you_mean(error["input"], words, "values") if isinstance(error["input"], str) else ""
     return f"expected {wanted}, found {show(error['input'])}", hint or None

@@ -28,6 +28,7 @@ PATHS: tuple[tuple[Parts, Form], ...] = (
     (("classes", "*", "file"), "path:Class"),
     (("inputs", "*", "data", "npz"), "path"),
     (("states", "*", "init", "file"), "path"),
+    (("targets", "*", "timing_cache"), "path"),
     (("mlflow", "tracking_uri"), "uri"),
 )
 """Every value that is, or holds, a path; ``"*"`` stands for any key."""

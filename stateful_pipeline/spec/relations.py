@@ -24,6 +24,14 @@ _LOADED = {"torchscript": ("weights", "method", "reset")}
 """Those that make sense for what is loaded from a file, by the kind of source."""
 
 
+_OF_PROVIDERS = (
+    ("gpu", 0, ("cuda", "tensorrt")),
+    ("tf32", False, ("cuda", "tensorrt")),
+    ("profiles", None, ("tensorrt",)),
+)
+"""Keys of a target of ONNX Runtime, what says nothing there, and the providers they are for."""
+
+
 @dataclass(frozen=True)
 class Broken:
     """A rule that does not hold: where, what, and what to try."""
@@ -141,21 +149,28 @@ def _input_axes(data: Mapping[str, Any]) -> Iterator[Broken]:
 
 def _state_axes(data: Mapping[str, Any]) -> Iterator[Broken]:
     declared = _mapping(data, "dynamic_axes")
-    states = {
-        name: state for name, state in _mapping(data, "states").items() if isinstance(state, dict)
-    }
-    growing = {
-        dim
-        for state in states.values()
-        if state.get("out_shape") is not None
-        for _, dim in _dims(state.get("shape"))
-    }
-    known = declared.keys() | growing
+    states = _states(data)
+    known = declared.keys() | _growing(data)
     for name, state in states.items():
         for key in ("shape", "out_shape"):
             for index, dim in _dims(state.get(key)):
                 for axis in sorted(axes_in(dim) - known):
                     yield _undeclared(("states", name, key, index), axis, declared)
+
+
+def _states(data: Mapping[str, Any]) -> dict[str, Any]:
+    states = _mapping(data, "states")
+    return {name: state for name, state in states.items() if isinstance(state, dict)}
+
+
+def _growing(data: Mapping[str, Any]) -> set[str]:
+    """Return the axes that states which grow bring along."""
+    return {
+        dim
+        for state in _states(data).values()
+        if state.get("out_shape") is not None
+        for _, dim in _dims(state.get("shape"))
+    }
 
 
 def _attributes(data: Mapping[str, Any]) -> Iterator[Broken]:
@@ -206,3 +221,41 @@ def _targets(data: Mapping[str, Any]) -> Iterator[Broken]:
             "names no target",
             "remove `targets` for ONNX Runtime on the CPU, or add one",
         )
+    for name, target in _mapping(data, "targets").items():
+        if isinstance(target, dict):
+            yield from _gpu_keys(("targets", name), target)
+            yield from _half_states(("targets", name), target)
+            yield from _profile_axes(("targets", name), target, data)
+
+
+def _gpu_keys(parts: Parts, target: Mapping[str, Any]) -> Iterator[Broken]:
+    """Refuse what says something of a GPU, or of engines, for a provider that has none."""
+    if target.get("runtime") != "onnxruntime":
+        return
+    provider = target.get("provider", "cpu")
+    for key, default, takers in _OF_PROVIDERS:
+        if target.get(key, default) != default and provider not in takers:
+            yield Broken(
+                (*parts, key),
+                f"`{key}` means nothing for the provider {provider}",
+                f"it is for {' and '.join(takers)}",
+            )
+
+
+def _half_states(parts: Parts, target: Mapping[str, Any]) -> Iterator[Broken]:
+    if target.get("half_states") and target.get("precision", "fp32") == "fp32":
+        yield Broken(
+            (*parts, "half_states"),
+            "`half_states` means nothing where `precision` is fp32",
+            "`precision: fp16` or `bf16`",
+        )
+
+
+def _profile_axes(
+    parts: Parts, target: Mapping[str, Any], data: Mapping[str, Any]
+) -> Iterator[Broken]:
+    declared, growing = _mapping(data, "dynamic_axes"), _growing(data)
+    for name, profile in _mapping(target, "profiles").items():
+        for axis in profile if isinstance(profile, dict) else ():
+            if axis not in declared and axis not in growing:
+                yield _undeclared((*parts, "profiles", name, axis), axis, declared)

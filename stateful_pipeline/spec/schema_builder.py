@@ -8,7 +8,7 @@ from typing import Any
 from stateful_pipeline.spec.model import Spec
 from stateful_pipeline.spec.source import SOURCES
 from stateful_pipeline.spec.tree import Parts
-from stateful_pipeline.spec.unsupported import HAVE, KEYS, VALUES
+from stateful_pipeline.spec.unsupported import KEYS
 
 _EXTENDS = {
     "type": "string",
@@ -41,14 +41,8 @@ def json_schema() -> dict[str, Any]:
 def _refuse_unsupported(schema: dict[str, Any]) -> None:
     for pattern in KEYS:
         for properties, key in _properties(schema, pattern):
-            if properties.get("runtime", {}).get("const") in HAVE.get(pattern, ()):
-                continue
             text = properties[key].get("description", "")
             properties[key] = {"not": {}, "description": f"Not supported yet. {text}".strip()}
-    for pattern, values in VALUES.items():
-        for properties, key in _properties(schema, pattern):
-            words = properties[key]["enum"]
-            properties[key]["enum"] = [word for word in words if word not in values]
 
 
 def _tidy(node: Any) -> None:

@@ -81,3 +81,14 @@ def test_a_latency_has_the_same_place_beside_any_other(milliseconds: float) -> N
 def test_latency_names_its_numbers() -> None:
     svg = latency_svg({"p50_ms": 0.5, "p95_ms": 0.6, "p99_ms": 0.9, "eager": {"p50_ms": 1.25}})
     assert re.findall(r"([\d.]+) ms</text>", svg)[-4:] == ["0.5", "1.25", "0.6", "0.9"]
+
+
+def test_a_second_curve_is_drawn_on_the_same_scale_and_named() -> None:
+    alone = curve(error_svg([1e-7, 1e-6], None, "a"))
+    svg = error_svg([1e-3, 1e-2], None, "a", names=("fp16", "fp32"), beside=[1e-7, 1e-6])
+    lines = ElementTree.fromstring(svg).findall(f"{SVG}polyline")
+    points = {line.attrib["class"]: line.attrib["points"].split() for line in lines}
+    assert points["beside"] == [f"{x:.1f},{y:.1f}" for x, y in alone]
+    assert points["curve"] != points["beside"]
+    texts = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    assert {"fp16", "fp32"} <= {*texts}

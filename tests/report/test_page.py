@@ -161,3 +161,27 @@ def test_only_what_was_compared_and_found_equal_has_passed() -> None:
 def test_json_has_no_numbers_that_json_does_not_know() -> None:
     text = plain_json({"worst": float("nan"), "per_step": [1.0, float("inf")]})
     assert json.loads(text) == {"worst": "nan", "per_step": [1.0, "inf"]}
+
+
+def in_half(summary: dict[str, Any], beside: dict[str, Any]) -> str:
+    verify = summary["targets"]["cpu"]["verify"]
+    verify |= {"precision": "fp16", "max_abs_error": 2.1e-3, "fp32": beside}
+    return render_report(summary)
+
+
+def test_what_half_precision_costs_is_said_and_drawn(summary: dict[str, Any]) -> None:
+    page = in_half(summary, {"max_abs_error": 2.4e-7, "per_step": [0.0, 1e-7, 2.4e-7, 1e-7]})
+    assert "<b>fp16 costs:</b> max error 2.1e-3 instead of 2.4e-7" in page
+    assert page.count('class="beside"') == 1
+
+
+def test_it_is_said_why_the_cost_of_half_precision_is_not_known(summary: dict[str, Any]) -> None:
+    page = in_half(summary, {"error": "build: no <room>"})
+    assert "What fp16 costs is not known" in page
+    assert "no &lt;room&gt;" in page
+    assert 'class="beside"' not in page
+
+
+def test_the_tolerance_that_would_do_is_on_the_page(failed: dict[str, Any]) -> None:
+    failed["targets"]["cpu"]["verify"]["hint"] = "`targets.cpu.verify: {atol: 5.0e-3}`"
+    assert "<b>Try:</b> `targets.cpu.verify: {atol: 5.0e-3}`" in render_report(failed)

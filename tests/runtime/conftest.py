@@ -1,5 +1,7 @@
 """Tiny ONNX models, written as text, with a state contract put into their metadata."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx.helper
@@ -7,6 +9,23 @@ import onnx.parser
 import pytest
 
 from stateful_pipeline.contract import METADATA_KEY, Contract, Initial, State, Value
+from stateful_pipeline.runtime.ort_provider import PROVIDERS, why_unavailable
+
+
+@pytest.fixture(params=["shared", "device", pytest.param("cuda", marks=pytest.mark.gpu)])
+def memory(request, monkeypatch):
+    """Where the states of runners lie that name no provider.
+
+    In memory shared with numpy, in memory that is reached as a GPU's is, or on a GPU.
+    """
+    if request.param == "device":
+        monkeypatch.setitem(PROVIDERS, "cpu", replace(PROVIDERS["cpu"], device="cpu"))
+    elif request.param == "cuda":
+        reason = why_unavailable("cuda")
+        if reason is not None:
+            pytest.skip(reason)
+        monkeypatch.setitem(PROVIDERS, "cpu", PROVIDERS["cuda"])
+    return request.param
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from stateful_pipeline.contract import Contract, Initial, State, Value
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime import StatefulRunner
 
+pytestmark = pytest.mark.usefixtures("memory")
+
 GRAPH = """g (float[batch,time] x, float[batch] sum_in, int64 n_in, float[4] ring_in,
               float[past] seen_in)
              => (float[batch] total, float[all] seen, float[batch] sum_out, int64 n_out,

@@ -5,6 +5,8 @@ from stateful_pipeline.contract import Axis, Contract, Initial, State, Value
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime import StatefulRunner
 
+pytestmark = pytest.mark.usefixtures("memory")
+
 
 def chunk(batch, time, first=0):
     return np.arange(first, first + batch * time * 2, dtype=np.float32).reshape(batch, time, 2)

@@ -7,6 +7,8 @@ from stateful_pipeline.contract import Contract, Initial, State, Value
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime import StatefulRunner
 
+pytestmark = pytest.mark.usefixtures("memory")
+
 SLOW = """g (int64 loops, float[200,200] h_in) => (float[200,200] output, float[200,200] h_out)
           <bool yes = {1}> {
             h_out = Loop(loops, yes, h_in) <body = b (int64 i, bool c, float[200,200] v)

@@ -18,6 +18,8 @@ from stateful_pipeline.contract import (
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime import StatefulRunner
 
+pytestmark = pytest.mark.usefixtures("memory")
+
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 ONNX_NAMES = {"float32": "float", "float64": "double"}
 

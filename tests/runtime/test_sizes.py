@@ -5,6 +5,8 @@ from stateful_pipeline.contract import Axis, Contract, Initial, State, Value
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime import StatefulRunner
 
+pytestmark = pytest.mark.usefixtures("memory")
+
 
 def ones(*shape):
     return np.ones(shape, np.float32)

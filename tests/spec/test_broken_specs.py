@@ -65,7 +65,7 @@ def test_all_faults_of_a_file_are_reported_together_by_line(tmp_path):
         "  x: {shape: [batch, -1]}\n"
         "verify: {steps: none, atol: .inf}\n"
         "targets:\n"
-        "  trt: {runtime: tensorrt, precision: fp16}\n"
+        "  trt: {runtime: tensorrt, precision: fp17, plugins: [a]}\n"
         "dynamic_axes: {t: {opt: 3, max: 2}}\n"
     )
     with pytest.raises(SpecError) as caught:

@@ -198,12 +198,6 @@ def test_a_spec_made_in_python_obeys_the_same_relations():
     ("text", "what"),
     [
         ("operators: {a: b}", "operators"),
-        ("targets: {t: {runtime: tensorrt, precision: fp16, profiles: {a: 1}}}", "tensorrt"),
-        ("targets: {t: {runtime: tensorrt_rtx}}", "tensorrt_rtx"),
-        ("targets: {t: {runtime: onnxruntime, provider: cuda}}", "cuda"),
-        ("targets: {t: {runtime: onnxruntime, provider: tensorrt}}", "tensorrt"),
-        ("targets: {t: {runtime: onnxruntime, precision: fp16}}", "precision"),
-        ("targets: {t: {runtime: onnxruntime, profiles: {a: 1}}}", "profiles"),
         ("targets: {t: {runtime: onnxruntime, plugins: [a]}}", "plugins"),
         ("mlflow: {register: name}", "register"),
         ("mlflow: {alias: best}", "alias"),

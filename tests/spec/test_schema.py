@@ -104,7 +104,8 @@ def test_broken_specs_are_refused(validator, name):
     "change",
     [
         {"attributes": {"sr": 1}},
-        {"targets": {"gpu": {"runtime": "onnxruntime", "provider": "cuda"}}},
+        {"targets": {"gpu": {"runtime": "onnxruntime", "provider": "rocm"}}},
+        {"targets": {"trt": {"runtime": "tensorrt", "profiles": {"a": {"batch": [1, 2]}}}}},
         {"mlflow": {"register": "name"}},
         {"inputs": {"no good": {"shape": [1]}}},
     ],

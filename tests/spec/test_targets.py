@@ -14,7 +14,10 @@ from stateful_pipeline.spec import (
     load_spec,
 )
 
-GOOD = "name: a\nsource: {python: 'a:B'}\ninputs: {x: {shape: [1]}}\n"
+GOOD = (
+    "name: a\nsource: {python: 'a:B'}\ninputs: {x: {shape: [n]}}\n"
+    "dynamic_axes: {n: {opt: 2, max: 4}}\n"
+)
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def test_each_runtime_has_its_own_model_and_artifact(load):
     [
         (
             "{runtime: libtorhc}",
-            "targets.t.runtime: expected one of onnxruntime, openvino, libtorch",
+            "targets.t.runtime: expected one of onnxruntime, openvino, .*, libtorch",
             "libt",
         ),
         ("{runtime: 3}", "targets.t.runtime: .*found 3", None),
@@ -59,14 +62,30 @@ def test_each_runtime_has_its_own_model_and_artifact(load):
         ("{runtime: openvino, precision: int8}", "targets.t.precision: expected one of", None),
         ("{runtime: openvino, inexact: [int32]}", "targets.t.inexact", None),
         ("{runtime: openvino, provider: cpu}", "unknown key `targets.t.provider`", "the keys are"),
-        ("{runtime: libtorch, precision: fp16}", "`precision` is not supported yet", None),
+        ("{runtime: libtorch, precision: fp16}", "unknown key `targets.t.precision`", "the keys"),
+        ("{runtime: onnxruntime, gpu: 1}", "`gpu` means nothing for the provider cpu", "cuda"),
+        ("{runtime: onnxruntime, tf32: true}", "`tf32` means nothing for the provider cpu", "cuda"),
+        (
+            "{runtime: onnxruntime, provider: cuda, profiles: {a: {}}}",
+            "`profiles` means nothing for the provider cuda",
+            "tensorrt",
+        ),
+        ("{runtime: tensorrt, half_states: [h]}", "`half_states` means nothing", "fp16"),
+        ("{runtime: tensorrt, profiles: {}}", "targets.t.profiles", None),
+        ("{runtime: tensorrt, profiles: {a: {n: [2, 1, 3]}}}", "expected .min, opt, max.", "20"),
+        ("{runtime: tensorrt, profiles: {a: {n: [1, 2]}}}", "expected .min, opt, max.", "20"),
+        ("{runtime: tensorrt, profiles: {a: {b: [1, 2, 3]}}}", "axis 'b' is not declared", "add"),
+        ("{runtime: tensorrt, plugins: [a]}", "`plugins` is not supported yet", None),
+        ("{runtime: tensorrt, flags: [fp16]}", "expected a builder flag of TensorRT", "STRIP"),
+        ("{runtime: tensorrt_rtx, compute_capabilities: [8.9]}", "compute_capabilities", None),
+        ("{runtime: tensorrt_rtx, timing_cache: a}", "unknown key", "the keys are"),
         ("3", "targets.t: expected a mapping, found 3", None),
     ],
 )
 def test_a_target_that_is_wrong_is_named_with_its_line(load, target, message, hint):
     with pytest.raises(SpecError, match=message) as caught:
         load(target)
-    assert caught.value.line == 5
+    assert caught.value.line == 6
     assert not caught.value.others
     assert hint is None or hint in caught.value.hint
 
@@ -79,7 +98,12 @@ def test_a_target_that_is_wrong_is_named_with_its_line(load, target, message, hi
         ({"runtime": "openvino", "precision": "bf16", "inexact": ["int64"]}, True),
         ({"runtime": "openvino", "inexact": ["float32"]}, False),
         ({"runtime": "libtorch", "precision": "bf16"}, False),
-        ({"runtime": "onnxruntime", "provider": "cuda"}, False),
+        ({"runtime": "onnxruntime", "provider": "cuda", "gpu": 1, "tf32": True}, True),
+        ({"runtime": "tensorrt", "profiles": {"a": {"batch": [1, 2, 4]}}}, True),
+        ({"runtime": "tensorrt", "profiles": {}}, False),
+        ({"runtime": "tensorrt_rtx", "compute_capabilities": ["8.9"]}, True),
+        ({"runtime": "tensorrt_rtx", "compute_capabilities": ["sm_89"]}, False),
+        ({"runtime": "tensorrt_rtx", "timing_cache": "a"}, False),
         ({"threads": 1}, False),
     ],
 )

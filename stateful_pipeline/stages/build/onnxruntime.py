@@ -5,51 +5,55 @@ A model that ONNX Runtime has a kernel for everywhere is copied byte for byte.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from typing import Any
 
-from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.errors import ContractError, StageError
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.spec import OnnxRuntimeTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.lowering import lower_file
+from stateful_pipeline.stages.lowering.half_target import half_target
+from stateful_pipeline.stages.model_files import copy_model
+from stateful_pipeline.stages.runners import open_onnxruntime
 
 
 def build(artifacts: Artifacts, target: TargetBuild) -> None:
-    """Build ``target``, and note what runs in another dtype there.
+    """Build ``target``; note what runs in another dtype there, and what on the CPU beside a GPU.
 
     Raises:
         TargetError: This ONNX Runtime does not list its kernels, or lacks the provider.
+        SpecError: A profile does not fit the model, or `half_states` names no state of it.
         StageError: ONNX Runtime cannot load the model.
     """
     declared = artifacts.spec.targets[target.name]
     assert isinstance(declared, OnnxRuntimeTarget)
     model = artifacts.need("model", "build")
-    target.artifact = _copy(model, artifacts.folder / "targets" / target.name)
+    target.artifact = copy_model(model, artifacts.folder / "targets" / target.name)
+    halved = half_target(artifacts.spec, target.name, declared, target.artifact)
+    _note(artifacts, "half", target.name, halved)
     lowered = lower_file(target.artifact, target.artifact)
-    if lowered:
-        artifacts.notes.setdefault("build", {}).setdefault("lowered", {})[target.name] = lowered
-    _load(declared, target.artifact)
+    _note(artifacts, "lowered", target.name, lowered)
+    runner = _load(declared, target.artifact)
+    _note(artifacts, "nodes", target.name, runner.nodes)
+    _note(artifacts, "on_host", target.name, runner.on_host)
 
 
-def _copy(model: Path, folder: Path) -> Path:
-    """Copy the model with the files beside it; return the copy."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(model.parent.glob(f"{model.name}*")):
-        shutil.copyfile(file, folder / file.name)
-    return folder / model.name
+def _note(artifacts: Artifacts, what: str, target: str, found: Any) -> None:
+    """Note what was found of a target, if that is anything."""
+    if found:
+        artifacts.notes.setdefault("build", {}).setdefault(what, {})[target] = found
 
 
-def _load(target: OnnxRuntimeTarget, model: Path) -> None:
+def _load(target: OnnxRuntimeTarget, model: Path) -> StatefulRunner:
     """Load the model once, so that a refusal shows here.
 
     Raises:
         TargetError: The provider is not available here.
+        SpecError: A profile does not fit the model.
         StageError: ONNX Runtime cannot load the model.
     """
     try:
-        StatefulRunner(model, provider=target.provider, threads=target.threads)
-    except PipelineError as error:
-        if type(error).__name__ == "ContractError":
-            raise StageError(error.message, stage="build", hint=error.hint) from error
-        raise
+        return open_onnxruntime(target, model)
+    except ContractError as error:
+        raise StageError(error.message, stage="build", hint=error.hint) from error

@@ -9,11 +9,14 @@ from collections.abc import Callable
 
 from stateful_pipeline.errors import PipelineError, TargetError
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
-from stateful_pipeline.stages.build import libtorch, onnxruntime, openvino
+from stateful_pipeline.stages.build import libtorch, onnxruntime, openvino, tensorrt
+from stateful_pipeline.stages.in_fp32 import build_in_fp32
 
 _BUILDERS: dict[str, Callable[[Artifacts, TargetBuild], None]] = {
     "onnxruntime": onnxruntime.build,
     "openvino": openvino.build,
+    "tensorrt": tensorrt.build,
+    "tensorrt_rtx": tensorrt.build,
     "libtorch": libtorch.build,
 }
 """What builds a target, by its runtime; it leaves the target's ``artifact``."""
@@ -31,7 +34,9 @@ def run(artifacts: Artifacts) -> None:
     for build in waiting:
         artifacts.say(f"building {build.name}")
         try:
-            _BUILDERS[targets[build.name].runtime](artifacts, build)
+            builder = _BUILDERS[targets[build.name].runtime]
+            builder(artifacts, build)
+            build_in_fp32(artifacts, build, builder)
         except TargetError as error:
             if build.artifact is None:
                 build.error = error

@@ -50,6 +50,8 @@ def child_files(summary: Mapping[str, Any], name: str) -> dict[str, str]:
             as_number(verify.get("atol")),
             f"{about}: error against eager PyTorch",
             first_bad=(verify.get("first_bad") or {}).get("step"),
+            names=(str(verify.get("precision", "")), "fp32"),
+            beside=(verify.get("fp32") or {}).get("per_step") or [],
         ),
         "latency.svg": latency_svg(target.get("benchmark") or {}, f"{about}: latency of one step"),
     }

@@ -128,6 +128,10 @@ def _verify_points(verify: Mapping[str, Any]) -> list[Point]:
     points += _points((key, verify.get(key)) for key in ("max_rel_error", "steps"))
     for step, value in enumerate(verify.get("per_step") or ()):
         points += _error_points("abs_error", as_number(value), step)
+    beside = verify.get("fp32") or {}
+    points += _error_points("fp32_max_abs_error", as_number(beside.get("max_abs_error")))
+    for step, value in enumerate(beside.get("per_step") or ()):
+        points += _error_points("fp32_abs_error", as_number(value), step)
     worst: dict[str, float] = {}
     for rollout in verify.get("rollouts") or ():
         for tensor, value in (rollout.get("tensors") or {}).items():

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 from collections import defaultdict
+from importlib.resources import files
 from typing import Any
 
 import onnx_ir as ir
 
 from stateful_pipeline.errors import TargetError
+from stateful_pipeline.runtime.ort_provider import import_onnxruntime, why_unlisted
 from stateful_pipeline.stages.lowering.signatures import Signature, dtypes_of, is_function
 
 _Kernel = tuple[tuple[int, int], dict[str, frozenset[ir.DataType]]]
 """The versions of the operator that a kernel is for, and the dtypes that it takes."""
+
+_Row = tuple[str, str, tuple[int, int], dict[str, list[str]]]
+"""Domain and name of an operator, and one of its kernels: versions, and dtypes in text."""
 
 _LAST = (1 << 31) - 1
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -63,6 +69,33 @@ def _kernels() -> dict[tuple[str, str], list[_Kernel]]:
     Raises:
         TargetError: This ONNX Runtime does not list its kernels.
     """
+    found: dict[tuple[str, str], list[_Kernel]] = defaultdict(list)
+    for domain, operator, versions, constraints in listed():
+        takes = {name: dtypes_of(texts) for name, texts in constraints.items()}
+        first, last = versions
+        found[domain, operator].append(((first, last), takes))
+    return found
+
+
+def kept_list() -> tuple[str, list[_Row]]:
+    """Return a version of ONNX Runtime, and the kernels of the CPU as its package lists them."""
+    text = files(__package__).joinpath("kernels.json").read_text(encoding="utf-8")
+    kept = json.loads(text)
+    return kept["onnxruntime"], kept["kernels"]
+
+
+def listed() -> list[_Row]:
+    """Return the kernels of the CPU as ONNX Runtime lists them.
+
+    Where asking it would crash the process, as with a package for GPUs on a machine without CUDA or
+    TensorRT, the list of ``kernels.json`` stands in: a model that needs fewer casts on this build
+    gets some more, and one that needs more is refused when it is loaded.
+
+    Raises:
+        TargetError: This ONNX Runtime does not list its kernels.
+    """
+    if why_unlisted(import_onnxruntime()) is not None:
+        return kept_list()[1]
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     if not hasattr(state, "get_all_opkernel_def"):
         raise TargetError(
@@ -70,9 +103,8 @@ def _kernels() -> dict[tuple[str, str], list[_Kernel]]:
             target="onnxruntime",
             hint="install the package `onnxruntime` from PyPI, 1.24 or newer",
         )
-    found: dict[tuple[str, str], list[_Kernel]] = defaultdict(list)
-    for kernel in state.get_all_opkernel_def():
-        if kernel.provider == "CPUExecutionProvider":
-            takes = {name: dtypes_of(texts) for name, texts in kernel.type_constraints.items()}
-            found[kernel.domain, kernel.op_name].append((kernel.version_range, takes))
-    return found
+    return [
+        (kernel.domain, kernel.op_name, kernel.version_range, kernel.type_constraints)
+        for kernel in state.get_all_opkernel_def()
+        if kernel.provider == "CPUExecutionProvider"
+    ]

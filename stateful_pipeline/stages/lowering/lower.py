@@ -13,6 +13,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from stateful_pipeline.stages.lowering.casts import Casts
 from stateful_pipeline.stages.lowering.doubles import doubles, write_out_doubles
+from stateful_pipeline.stages.lowering.half_transposes import (
+    cast_before_transposes,
+    crashing_casts,
+)
 from stateful_pipeline.stages.lowering.kernels import has_kernel
 from stateful_pipeline.stages.lowering.signatures import Signature, is_defined, signature_of
 from stateful_pipeline.stages.lowering.typed import infer_types
@@ -64,7 +68,8 @@ def lower(model: ir.Model) -> tuple[str, ...]:
     if model.functions:
         passes.InlinePass()(model)
     infer_types(model)
-    return (*write_out_doubles(model), *_change(model, _choose_with_kernel))
+    changed = (*write_out_doubles(model), *_change(model, _choose_with_kernel))
+    return (*changed, *cast_before_transposes(model))
 
 
 def is_lowered(model: ir.Model) -> bool:
@@ -74,7 +79,8 @@ def is_lowered(model: ir.Model) -> bool:
         TargetError: This ONNX Runtime does not list its kernels.
     """
     infer_types(model)
-    changes = itertools.chain(doubles(model), _plans(model, _choose_with_kernel))
+    plans = _plans(model, _choose_with_kernel)
+    changes = itertools.chain(doubles(model), plans, crashing_casts(model))
     return not model.functions and next(changes, None) is None
 
 

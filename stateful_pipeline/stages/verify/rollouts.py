@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
+from stateful_pipeline.contract import Contract, numpy_dtype
 from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model.arrays import Array, to_arrays
 from stateful_pipeline.model.copies import Copies
@@ -93,14 +96,14 @@ class TargetRollouts:
         if begins:
             self._free.reset()
         got = self._free.run(given)
-        self._record(free, step.index, outputs, after, got, self._free.state)
+        self._record(free, step.index, outputs, after, got, in_dtypes(self._free.state, after))
         if step.index < RESET_STEPS:
             self._first.append((given, got))
         self._forced.reset()
         if step.before:
-            self._forced.load_state(to_arrays(step.before))
+            self._forced.load_state(in_dtypes(to_arrays(step.before), self._forced.contract))
         got = self._forced.run(given)
-        self._record(forced, step.index, outputs, after, got, self._forced.state)
+        self._record(forced, step.index, outputs, after, got, in_dtypes(self._forced.state, after))
 
     def finish(self) -> None:
         """End a rollout: reset, and repeat its first steps, which must give the same bits."""
@@ -125,6 +128,28 @@ class TargetRollouts:
     def report(self) -> dict[str, Any]:
         """Return the target's entry of ``verify/report.json``."""
         return report_of(self.records, self._tolerance, self.reset_passed)
+
+
+def in_dtypes(values: dict[str, Array], like: Contract | dict[str, Array]) -> dict[str, Array]:
+    """Return states in the dtypes of others, where one side holds in 16 bits what is float32.
+
+    Args:
+        values: State name to value.
+        like: The states as they should be, or the contract of who holds them.
+    """
+    if isinstance(like, Contract):
+        dtypes = {state.name: numpy_dtype(state.dtype) for state in like.states}
+    else:
+        dtypes = {name: value.dtype for name, value in like.items()}
+    with np.errstate(over="ignore"):
+        return {name: _between_halves(value, dtypes.get(name)) for name, value in values.items()}
+
+
+def _between_halves(value: Array, dtype: np.dtype[Any] | None) -> Array:
+    """Return ``value`` as ``dtype`` if one of the two is float32, and the other a half."""
+    names = {value.dtype.name, "" if dtype is None else dtype.name}
+    halved = "float32" in names and not names.isdisjoint(("float16", "bfloat16"))
+    return value.astype(dtype) if halved else value
 
 
 def roll_out(

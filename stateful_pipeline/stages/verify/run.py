@@ -19,6 +19,7 @@ from stateful_pipeline.stages.files import write_text
 from stateful_pipeline.stages.in_process import InProcess
 from stateful_pipeline.stages.runners import open_runner
 from stateful_pipeline.stages.verify.compare import Tolerance
+from stateful_pipeline.stages.verify.half import InFloat32
 from stateful_pipeline.stages.verify.libtorch import ProcessRollouts
 from stateful_pipeline.stages.verify.rollouts import TargetRollouts, Verified, roll_out
 
@@ -35,12 +36,13 @@ def run(artifacts: Artifacts) -> None:
     """
     with tempfile.TemporaryDirectory() as scratch:
         rolling = _rolling(artifacts, Path(scratch))
-        _roll_all(artifacts, rolling)
+        beside = InFloat32(artifacts, {name: artifacts.targets[name] for name in rolling})
+        _roll_all(artifacts, rolling, [*rolling.values(), *beside.rolling.values()])
     for name, target_rollouts in rolling.items():
         build = artifacts.targets[name]
         build.error = target_rollouts.error
         if build.error is None:
-            build.verify = target_rollouts.report()
+            build.verify = beside.add_to(name, target_rollouts.report())
             build.passed = build.verify["passed"]
             build.owed += build.verify["owed"]
     write_report(artifacts)
@@ -67,8 +69,10 @@ def _target(artifacts: Artifacts, build: TargetBuild, path: Path, scratch: Path)
     return ProcessRollouts(InProcess(artifacts, build, scratch, "verify"), tolerance)
 
 
-def _roll_all(artifacts: Artifacts, rolling: dict[str, Verified]) -> None:
-    """Roll out at all sizes and with all seeds."""
+def _roll_all(
+    artifacts: Artifacts, rolling: dict[str, Verified], followers: Sequence[Verified]
+) -> None:
+    """Roll ``followers`` out, targets and what is beside them, at all sizes and with all seeds."""
     if not rolling:
         return
     # With more threads than asked for, small operators mostly wait for each other.
@@ -78,7 +82,7 @@ def _roll_all(artifacts: Artifacts, rolling: dict[str, Verified]) -> None:
         oracle, planned = _oracle(artifacts, rolling)
         for schedule in planned:
             for seed in artifacts.spec.verify.seeds:
-                _roll_out(artifacts, oracle, list(rolling.values()), schedule, seed)
+                _roll_out(artifacts, oracle, followers, schedule, seed)
 
 
 def _oracle(

@@ -216,6 +216,20 @@ def test_a_file_keeps_its_weights_beside_it_and_is_only_written_if_it_changes(tm
     assert not (tmp_path / "again.onnx").exists()
 
 
+def known(rows) -> set:
+    return {
+        (domain, name, *versions, frozenset((key, *sorted(takes)) for key, takes in types.items()))
+        for domain, name, versions, types in rows
+    }
+
+
+def test_the_list_for_packages_that_cannot_be_asked_is_that_of_its_version() -> None:
+    version, kept = kernels.kept_list()
+    if onnxruntime.__version__ != version:
+        pytest.skip(f"the list is of ONNX Runtime {version}")
+    assert known(kernels.listed()) == known(kept)
+
+
 def test_an_onnx_runtime_that_does_not_list_its_kernels_is_named(monkeypatch) -> None:
     monkeypatch.delattr(state, "get_all_opkernel_def")
     kernels._kernels.cache_clear()
