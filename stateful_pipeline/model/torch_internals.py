@@ -226,28 +226,37 @@ def has_form(overload: Any) -> bool:
 
 
 @contextmanager
+def forms_read_once() -> Iterator[None]:
+    """Let the ONNX exporter take its forms of operators from what this process read before.
+
+    For each model, it parses the source of a thousand functions anew, which takes longer than
+    the conversion of a small model.
+    """
+    registry = _registry()
+    own = registry.__dict__["from_torchlib"]
+    read = own.__get__(None, registry)
+
+    def from_torchlib(*args: Any, **named: Any) -> Any:
+        kept = _forms(read, *args, **named)
+        made = copy.copy(kept)
+        made.functions = {target: list(forms) for target, forms in kept.functions.items()}
+        return made
+
+    try:
+        registry.from_torchlib = staticmethod(from_torchlib)  # the exporter asks an instance
+        yield
+    finally:
+        registry.from_torchlib = own
+
+
+@contextmanager
 def lookups_kept() -> Iterator[None]:
-    """Let PyTorch's exporters look up once what they look up anew for each model.
+    """Let a decomposition look up once what takes it longer than the work on a small program.
 
-    It takes longer than the conversion of a small model itself:
-
-    - the ONNX exporter's forms of operators: the source of a thousand functions is parsed;
-    - the composite operators that exist, which ``run_decompositions`` lists for each namespace;
-    - the type of a decorator's result, written out for each of thousands of kernels.
+    That is which composite operators exist, listed for each namespace, and the type of a
+    decorator's result, written out for each of thousands of kernels.
     """
     with ExitStack() as put_back:
-        registry = _registry()
-        own = registry.__dict__["from_torchlib"]
-        read = own.__get__(None, registry)
-
-        def from_torchlib(*args: Any, **named: Any) -> Any:
-            kept = _forms(read, *args, **named)
-            made = copy.copy(kept)
-            made.functions = {target: list(forms) for target, forms in kept.functions.items()}
-            return made
-
-        put_back.callback(setattr, registry, "from_torchlib", own)
-        registry.from_torchlib = staticmethod(from_torchlib)  # the exporter asks an instance
         for module, name, instead in (
             (importlib.import_module("torch._export.utils"), "_materialize_cpp_cia_ops", _once),
             (torch._ops, "Callable", lambda _: typing.Callable),  # it keeps what it has made

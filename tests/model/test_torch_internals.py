@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from stateful_pipeline.model.torch_internals import lookups_kept
+from stateful_pipeline.model.torch_internals import forms_read_once
 
 
 def sine(x: Any) -> Any:
@@ -20,7 +20,7 @@ def functions(registry: Any) -> list[Any]:
 
 def test_forms_that_one_model_adds_are_not_there_for_the_next() -> None:
     own = ONNXRegistry.__dict__["from_torchlib"]
-    with lookups_kept():
+    with forms_read_once():
         first = ONNXRegistry.from_torchlib(opset_version=18)
         first.register_op(torch.ops.aten.sin.default, sine)
         second = ONNXRegistry().from_torchlib(opset_version=18)

@@ -21,7 +21,12 @@ import torch
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place, user_place
-from stateful_pipeline.model.torch_internals import lookups_kept, numbers_kept, symbolic_shapes
+from stateful_pipeline.model.torch_internals import (
+    forms_read_once,
+    lookups_kept,
+    numbers_kept,
+    symbolic_shapes,
+)
 from stateful_pipeline.stages.export.exact_floats import restore_numbers
 from stateful_pipeline.stages.export.exported_forms import element_by_element
 from stateful_pipeline.stages.export.exported_numbers import arithmetic, restore_types
@@ -40,7 +45,14 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
         StageError: An operator has no ONNX form, or the exporter failed; with the user's line.
     """
     _refuse_projections(program)
-    with torch.no_grad(), symbolic_shapes(), numbers_kept(), lookups_kept(), _silence():
+    with (
+        torch.no_grad(),
+        symbolic_shapes(),
+        numbers_kept(),
+        forms_read_once(),
+        lookups_kept(),
+        _silence(),
+    ):
         try:
             exported = torch.onnx.export(
                 program.exported,
