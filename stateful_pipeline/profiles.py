@@ -175,10 +175,11 @@ def _range(
     """Return the range of an axis in a profile.
 
     Raises:
-        SpecError: It has no largest size, or its sizes are not in order.
+        SpecError: It has no largest size, its sizes are not in order, or are never verified.
     """
     if axis in given:
         low, usual, high = given[axis]
+        _refuse_wider(axis, known, (low, high), profile)
     elif known is None or known.max is None:
         grows = known is not None and known.grows
         raise SpecError(
@@ -197,6 +198,23 @@ def _range(
             key=f"profiles.{profile}.{axis}",
         )
     return low, usual, high
+
+
+def _refuse_wider(axis: str, known: Axis | None, given: tuple[int, int], profile: str) -> None:
+    """Refuse sizes that nothing is verified at.
+
+    Raises:
+        SpecError: There are some.
+    """
+    if known is None or known.grows or known.max is None:
+        return
+    if given[0] < known.min or given[1] > known.max:
+        raise SpecError(
+            f"profile '{profile}' gives the axis '{axis}' sizes from {given[0]} to {given[1]}, and "
+            f"the model is verified from {known.min} to {known.max}",
+            hint=f"widen `dynamic_axes.{axis}`, or narrow the profile",
+            key=f"profiles.{profile}.{axis}",
+        )
 
 
 def _profile(contract: Contract, name: str, axes: Mapping[str, Range]) -> Profile:

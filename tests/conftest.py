@@ -192,7 +192,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _reason(report: pytest.TestReport) -> str:
     where = report.longrepr
-    return where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else ""
+    text = where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else ""
+    return text.partition("\n")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -143,27 +143,89 @@ def test_why_there_is_nothing_in_fp32_is_reported(project):
     assert entry["fp32"] == {"error": "build: no room left"}
 
 
-ENTRY = {
-    "precision": "fp16",
-    "first_bad": {"tensor": "y", "step": 3, "expected": 1.0},
-    "rollouts": [{"max_abs_error": 2.1e-3}, {"max_abs_error": 1e-5}],
-    "fp32": {"max_abs_error": 2.4e-7},
-}
+def entry(errors=None, largest=None, *, precision="fp16", forced=None, expected=1.0, beside=2.4e-7):
+    """A failed entry with the worst errors of tensors, and how large these are in eager."""
+    errors = {"y": 2.1e-3} if errors is None else errors
+    rollouts = [
+        {"max_abs_error": max(found.values()), "tensors": found}
+        for found in (errors, {"y": 1e-5} if forced is None else forced)
+    ]
+    fp32 = {"error": "not built"} if beside is None else {
+        "max_abs_error": beside, "largest": {"y": 1.0} if largest is None else largest,
+    }  # fmt: skip
+    return {
+        "precision": precision, "atol": 1e-5, "max_abs_error": max(errors.values()),
+        "first_bad": {"tensor": "y", "step": 3, "expected": expected},
+        "rollouts": rollouts, "fp32": fp32,
+    }  # fmt: skip
+
+
+INF = float("inf")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("found", "said"),
     [
-        ({}, "the worst error is 2.1e-3, 2.4e-7 in fp32"),
-        ({}, 'targets.t.verify: {atol: 5.0e-3, reason: "half precision"}'),
-        ({"fp32": {"error": "not built"}}, "the worst error is 2.1e-3; if"),
-        ({"rollouts": [{"max_abs_error": 4e-3}]}, "{atol: 1.0e-2,"),
-        ({"rollouts": [{"max_abs_error": float("inf")}]}, "`precision: bf16` has a wider range"),
-        ({"first_bad": {"expected": 3}}, "whole numbers, for which there is no tolerance"),
+        (entry(), "the worst error is 2.1e-3, 2.4e-7 in fp32"),
+        (entry(), 'targets.t.verify: {atol: 5.0e-3, reason: "half precision"}'),
+        (entry(beside=None), "the worst error is 2.1e-3; if"),
+        (entry({"y": 4e-3}), "{atol: 1.0e-2,"),
+        (entry({"y": 2e-3}, forced={"y": 4e-3}), "2.0e-3, 4.0e-3 teacher-forced, 2.4e-7 in fp32"),
+        (entry({"y": 2e-3}, forced={"y": 4e-3}), "{atol: 1.0e-2,"),
+        (entry(expected=3), "whole numbers, for which there is no tolerance"),
     ],
 )
-def test_the_hint_says_what_is_off_and_what_would_do(changes, said):
-    assert said in half_hint("t", {**ENTRY, **changes})
+def test_the_hint_says_what_is_off_and_what_would_do(found, said):
+    assert said in half_hint("t", found)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (entry({"y": INF}), "something that 'y' is made of is outside its range"),
+        (entry({"y": 0.5, "state h": INF}, {"y": 1, "state h": 3e5}),
+         "state 'h' reaches 3.0e5, and fp16 ends at 65504; `targets.t.precision: fp32`, or bf16"),
+        (entry({"y": INF}, beside=None), "something that 'y' is made of is outside its range"),
+        (entry({"y": 0.11}, precision="bf16"),
+         "bf16 does not fit this model: 'y' is off by 1.1e-1, and is 1.0e0 at most: that is no "
+         "rounding; `targets.t.precision: fp32`"),
+        (entry({"y": 1e-3}, {"y": 0.0}), "'y' is off by 1.0e-3, and is 0.0e0 at most"),
+        (entry({"y": 1e-3, "state h": 5e3}, {"y": 1.0, "state h": 5e6}),
+         "an `atol` for state 'h', which is off by 5.0e3, would hide any error of 'y', which is "
+         "1.0e0 at most"),
+    ],
+)  # fmt: skip
+def test_no_tolerance_is_proposed_for_what_rounding_does_not_explain(found, said):
+    hint = half_hint("t", found)
+    assert said in hint
+    assert "atol:" not in hint
+    assert "fewer `half_states`" not in hint
+    assert "fewer `half_states`" in half_hint("t", found, half_states=True)
+
+
+OVERFLOWS = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.full((1, 3), 60000.0))
+
+    def forward(self, x):
+        self.h = self.h + 5000
+        return torch.tanh(x + self.h * 1e-5)
+"""
+
+
+def test_a_state_that_overflows_in_half_is_named_with_what_it_reaches(project):
+    path = project.spec(HALF.replace("STATES", '["h"]').replace("ATOL", "1.0e-2"), model=OVERFLOWS)
+    ran = project.run(path, "--json")
+    assert ran.code == 1
+    entry = verified(project.builds()[-1])
+    assert "state 'h' reaches 8.0e4, and fp16 ends at 65504" in entry["hint"]
+    assert entry["fp32"]["largest"]["state h"] == 80000
 
 
 def test_mlflow_gets_both_curves():

@@ -132,7 +132,7 @@ def test_a_module_passes_in_a_process_at_the_sizes_and_turns_of_onnx(project):
     assert native.keys() - cpu.keys() == {"states"}
     assert native["states"] == "inside the module, where initial values of other sizes are put"
     assert native["steps"] == 5
-    assert native["reset"] == {"passed": True, "steps": 2}
+    assert native["reset"] == {"passed": True, "steps": 3}
     assert set(native["rollouts"][0]["tensors"]) == {"output"}
     timed = json.loads((project.out / "leaky" / "timings.json").read_text())["benchmark"]
     assert timed["native"].keys() == timed["cpu"].keys()

@@ -73,7 +73,7 @@ def test_a_module_passes_free_running_and_teacher_forced_at_all_sizes(project):
     build = project.out / "leaky"
     cpu, ov = (verified(build)[name] for name in ("cpu", "ov"))
     assert ov.keys() == cpu.keys()
-    assert ov["reset"] == {"passed": True, "steps": 2}
+    assert ov["reset"] == {"passed": True, "steps": 3}
     rollouts = [{key: one[key] for key in ("mode", "sizes", "turns")} for one in ov["rollouts"]]
     assert rollouts == [{key: one[key] for key in one_ours} for one, one_ours in
                         zip(cpu["rollouts"], rollouts, strict=True)]  # fmt: skip

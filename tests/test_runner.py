@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-import stateful_pipeline.stages.build.onnxruntime as build_stage
 from stateful_pipeline.runner import STAGES, run_spec
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.spec import load_spec
+from stateful_pipeline.stages import model_files
 from stateful_pipeline.stages.log import log
 from stateful_pipeline.stages.log.store import resolve_store
 
@@ -260,7 +260,7 @@ def cut_short(folder):
 def test_a_target_that_cannot_be_built_does_not_stop_the_other(project, monkeypatch):
     spec = project.spec(TWO)
     monkeypatch.setattr(
-        build_stage,
+        model_files,
         "shutil",
         type("shutil", (), {"copyfile": staticmethod(cut_short("one"))}),
     )
@@ -360,7 +360,7 @@ def test_nothing_is_called_equal_where_nothing_could_be_checked(project):
 def test_a_target_that_is_wrong_outranks_one_that_is_absent(project, monkeypatch):
     spec = project.spec(GPU.replace("OPTIONAL", "false"))
     monkeypatch.setattr(
-        build_stage,
+        model_files,
         "shutil",
         type("shutil", (), {"copyfile": staticmethod(cut_short("cpu"))}),
     )

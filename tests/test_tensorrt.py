@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 
 import pytest
 
@@ -114,6 +115,49 @@ def test_profiles_that_verification_leaves_are_an_error_with_the_line(project):
     assert f"leaky.yaml:{line}:" in ran.text
     assert "no profile covers batch=3" in ran.text
     assert "small: batch 1 to 2" in ran.text
+
+
+def test_profiles_of_onnx_runtimes_tensorrt_are_held_against_verification_too(project):
+    targets = """\
+    targets:
+      ort:
+        runtime: onnxruntime
+        provider: tensorrt
+        optional: true
+        profiles: {small: {batch: [1, 1, 2]}}
+    """
+    ran = project.run(project.spec(targets))
+    assert ran.code == 2
+    assert "no profile covers batch=3" in ran.text
+
+
+def test_a_timing_cache_without_a_folder_is_an_error_before_anything_is_built(project):
+    targets = "targets: {trt: {runtime: tensorrt, optional: true, timing_cache: gone/trt.cache}}\n"
+    ran = project.run(project.spec(targets))
+    assert ran.code == 2
+    assert "there is no folder" in ran.text
+    assert "leaky.yaml:" in ran.text
+
+
+@needs_rtx
+@needs_no_gpu
+def test_what_is_owed_stays_owed_where_an_earlier_engine_is_verified_again(project):
+    spec = project.spec(BOTH.replace("OPTIONAL", "true"))
+    assert project.run(spec).code == 0
+    ran = project.run(spec, "--from", "verify", "--json")
+    assert ran.code == 0
+    assert "no CUDA device" in ran.lines[0]["targets"]["rtx"]["owed"][0]
+    page = (project.out / "leaky" / "report.html").read_text()
+    assert "owed" in page
+    assert ">FAILED<" not in page
+
+
+def test_a_library_that_cannot_be_imported_is_a_row_of_targets(project, monkeypatch):
+    project.write("tensorrt_rtx.py", "raise RuntimeError('no driver for it')\n")
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    ran = project.cli("targets")
+    assert ran.code == 0
+    assert "no driver for it" in ran.text
 
 
 @needs_rtx

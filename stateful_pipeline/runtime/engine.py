@@ -26,6 +26,7 @@ from stateful_pipeline.runtime.ort_binding import Binding as Binding
 from stateful_pipeline.runtime.ort_binding import shared_value
 from stateful_pipeline.runtime.ort_options import (
     SessionOptions,
+    check_options,
     provider_chain,
     run_options,
     session_options,
@@ -75,12 +76,13 @@ class Engine:
     ) -> None:
         self.provider = find_provider(provider)
         check_threads(threads)
+        check_options(options)
         if not path.is_file():
             raise ContractError.in_file(path, "there is no such model file")
         ort = require_provider(provider, options.gpu)
         self._ort_value = ort.OrtValue
-        self._run_options = run_options(ort, self.provider, options)
         theirs = session_options(ort, self.provider, threads, options)
+        self._run_options = run_options(ort, self.provider, options)
         try:
             self.session = _session(ort, path, theirs, provider_chain(self.provider, options))
         except TargetError:
@@ -168,7 +170,7 @@ class Engine:
                     target=provider,
                 )
         return ContractError.in_file(
-            path, f"ONNX Runtime cannot load the model: {first_line(error)}", _hint(error)
+            path, f"ONNX Runtime cannot load the model: {first_line(error)}", _hint(error, path)
         )
 
 
@@ -187,8 +189,11 @@ def _nodes(session: Any) -> dict[str, Counter[str]]:
     return nodes
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: Exception, path: Path) -> str:
     """Return what to try when a model cannot be loaded."""
+    other = {".xml": "OpenVinoRunner", ".engine": "TensorRtRunner"}.get(path.suffix)
+    if other is not None:
+        return f"{other} runs files of this kind"
     if "NOT_IMPLEMENTED" in str(error):
         return (
             "a portable file may have dtypes that ONNX Runtime has no kernels for, bfloat16 above "

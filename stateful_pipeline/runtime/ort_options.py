@@ -67,20 +67,32 @@ def check_threads(threads: int | None) -> None:
         raise SpecError(f"threads is {threads!r}", hint="a number from 1, or None", key="threads")
 
 
+def check_options(options: SessionOptions) -> None:
+    """Check what a deployment has written into its options.
+
+    Raises:
+        SpecError: It is of another type, or no value that the option can have.
+    """
+    if not isinstance(options, SessionOptions):
+        raise SpecError(f"options is {options!r}", hint="SessionOptions(...)", key="options")
+    levels = f"one of: {', '.join(_LEVELS)}"
+    for key, good, hint in (
+        ("graph_optimization", options.graph_optimization in _LEVELS, levels),
+        ("arena", isinstance(options.arena, bool), "True or False"),
+        ("gpu", type(options.gpu) is int and options.gpu >= 0, "a number from 0"),
+        ("tf32", isinstance(options.tf32, bool), "True or False"),
+    ):
+        if not good:
+            raise SpecError(f"{key} is {getattr(options, key)!r}", hint=hint, key=key)
+
+
 def session_options(
     ort: Any, provider: Provider, threads: int | None, options: SessionOptions
 ) -> Any:
     """Return ONNX Runtime's own ``SessionOptions``.
 
-    Raises:
-        SpecError: ``graph_optimization`` is no level.
+    The options have been checked (:func:`check_options`).
     """
-    if options.graph_optimization not in _LEVELS:
-        raise SpecError(
-            f"graph_optimization is {options.graph_optimization!r}",
-            hint=f"one of: {', '.join(_LEVELS)}",
-            key="graph_optimization",
-        )
     theirs = ort.SessionOptions()
     theirs.inter_op_num_threads = 1
     theirs.log_severity_level = _RAISED_NOT_PRINTED

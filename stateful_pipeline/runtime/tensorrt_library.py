@@ -23,10 +23,10 @@ def import_library(name: str) -> Any:
     """
     try:
         return importlib.import_module(name)
-    except (ImportError, OSError) as error:
+    except Exception as error:  # what is imported may raise anything
         extra = name.replace("_", "-")
         raise TargetError(
-            f"{name} cannot be imported: {error}",
+            f"{name} cannot be imported: {str(error) or type(error).__name__}",
             hint=f"pip install 'stateful-pipeline[{extra}]', or where engines only run, the "
             "library and cuda-bindings",
         ) from error

@@ -243,7 +243,8 @@ def _gpu_keys(parts: Parts, target: Mapping[str, Any]) -> Iterator[Broken]:
 
 
 def _half_states(parts: Parts, target: Mapping[str, Any]) -> Iterator[Broken]:
-    if target.get("half_states") and target.get("precision", "fp32") == "fp32":
+    has_it = target.get("runtime") in ("onnxruntime", "tensorrt", "tensorrt_rtx")
+    if has_it and target.get("half_states") and target.get("precision", "fp32") == "fp32":
         yield Broken(
             (*parts, "half_states"),
             "`half_states` means nothing where `precision` is fp32",
@@ -254,8 +255,11 @@ def _half_states(parts: Parts, target: Mapping[str, Any]) -> Iterator[Broken]:
 def _profile_axes(
     parts: Parts, target: Mapping[str, Any], data: Mapping[str, Any]
 ) -> Iterator[Broken]:
-    declared, growing = _mapping(data, "dynamic_axes"), _growing(data)
+    """Refuse a slip in the name of an axis; others may be of states that are found to grow."""
+    declared = _mapping(data, "dynamic_axes")
+    known = declared.keys() | _growing(data)
     for name, profile in _mapping(target, "profiles").items():
         for axis in profile if isinstance(profile, dict) else ():
-            if axis not in declared and axis not in growing:
+            near = did_you_mean(axis, declared, "declared axes").startswith("did")
+            if axis not in known and near:
                 yield _undeclared((*parts, "profiles", name, axis), axis, declared)

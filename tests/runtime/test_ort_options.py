@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from stateful_pipeline.errors import SpecError, TargetError
+from stateful_pipeline.errors import ContractError, SpecError, TargetError
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.runtime.ort_options import (
     SessionOptions,
@@ -42,6 +42,30 @@ def test_by_default_a_session_is_as_onnxruntime_makes_it(counter):
     theirs = onnxruntime.SessionOptions()
     assert used.graph_optimization_level == theirs.graph_optimization_level
     assert used.enable_cpu_mem_arena is theirs.enable_cpu_mem_arena is True
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"gpu": 0}, "options"),
+        (5, "options"),
+        (SessionOptions(arena="no"), "arena"),
+        (SessionOptions(gpu=-1), "gpu"),
+        (SessionOptions(gpu="x"), "gpu"),
+        (SessionOptions(tf32=1), "tf32"),
+    ],
+)
+def test_options_that_are_none_are_refused_by_their_key(counter, options, key):
+    with pytest.raises(SpecError, match=f"{key} is ") as caught:
+        StatefulRunner(counter, options=options)
+    assert caught.value.hint
+
+
+def test_a_file_of_another_runtime_names_its_runner(tmp_path):
+    (tmp_path / "model.xml").write_text("<net/>")
+    with pytest.raises(ContractError) as caught:
+        StatefulRunner(tmp_path / "model.xml")
+    assert "OpenVinoRunner" in caught.value.hint
 
 
 def test_an_unknown_level_is_refused(counter):

@@ -15,8 +15,8 @@ from stateful_pipeline.spec import (
 )
 
 GOOD = (
-    "name: a\nsource: {python: 'a:B'}\ninputs: {x: {shape: [n]}}\n"
-    "dynamic_axes: {n: {opt: 2, max: 4}}\n"
+    "name: a\nsource: {python: 'a:B'}\ninputs: {x: {shape: [n, time]}}\n"
+    "dynamic_axes: {n: {opt: 2, max: 4}, time: {opt: 2, max: 4}}\n"
 )
 
 
@@ -74,7 +74,7 @@ def test_each_runtime_has_its_own_model_and_artifact(load):
         ("{runtime: tensorrt, profiles: {}}", "targets.t.profiles", None),
         ("{runtime: tensorrt, profiles: {a: {n: [2, 1, 3]}}}", "expected .min, opt, max.", "20"),
         ("{runtime: tensorrt, profiles: {a: {n: [1, 2]}}}", "expected .min, opt, max.", "20"),
-        ("{runtime: tensorrt, profiles: {a: {b: [1, 2, 3]}}}", "axis 'b' is not declared", "add"),
+        ("{runtime: tensorrt, profiles: {a: {tmie: [1, 2, 3]}}}", "axis 'tmie' is not", "`time`"),
         ("{runtime: tensorrt, plugins: [a]}", "`plugins` is not supported yet", None),
         ("{runtime: tensorrt, flags: [fp16]}", "expected a builder flag of TensorRT", "STRIP"),
         ("{runtime: tensorrt_rtx, compute_capabilities: [8.9]}", "compute_capabilities", None),

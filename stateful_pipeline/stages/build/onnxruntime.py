@@ -8,13 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stateful_pipeline.errors import ContractError, StageError
+from stateful_pipeline.errors import ContractError, SpecError, StageError
+from stateful_pipeline.profiles import plan_profiles
 from stateful_pipeline.runtime import StatefulRunner
 from stateful_pipeline.spec import OnnxRuntimeTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
+from stateful_pipeline.stages.build.coverage import of_target, refuse_uncovered
 from stateful_pipeline.stages.lowering import lower_file
 from stateful_pipeline.stages.lowering.half_target import half_target
-from stateful_pipeline.stages.model_files import copy_model
+from stateful_pipeline.stages.model_files import contract_in, copy_model
 from stateful_pipeline.stages.runners import open_onnxruntime
 
 
@@ -32,11 +34,28 @@ def build(artifacts: Artifacts, target: TargetBuild) -> None:
     target.artifact = copy_model(model, artifacts.folder / "targets" / target.name)
     halved = half_target(artifacts.spec, target.name, declared, target.artifact)
     _note(artifacts, "half", target.name, halved)
+    if declared.provider == "tensorrt":
+        _check_profiles(artifacts, target.name, declared, target.artifact)
     lowered = lower_file(target.artifact, target.artifact)
     _note(artifacts, "lowered", target.name, lowered)
     runner = _load(declared, target.artifact)
     _note(artifacts, "nodes", target.name, runner.nodes)
     _note(artifacts, "on_host", target.name, runner.on_host)
+
+
+def _check_profiles(
+    artifacts: Artifacts, name: str, declared: OnnxRuntimeTarget, model: Path
+) -> None:
+    """Check the profiles of a target whose engine ONNX Runtime builds when it loads the model.
+
+    Raises:
+        SpecError: One is wrong, or they do not cover what verification asks for.
+    """
+    contract = contract_in(model)
+    try:
+        refuse_uncovered(artifacts, contract, plan_profiles(contract, declared.profiles))
+    except SpecError as error:
+        raise of_target(error, artifacts.spec, name) from error
 
 
 def _note(artifacts: Artifacts, what: str, target: str, found: Any) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-_SOURCES = frozenset({"Constant", "If", "Loop", "Parameter", "ReadValue", "TensorIterator"})
+_BODIES = frozenset({"If", "Loop", "TensorIterator"})
+_SOURCES = frozenset({"Constant", "Parameter", "ReadValue"}) | _BODIES
 _VIEWS = frozenset(
     {"Broadcast", "Convert", "ConvertLike", "Identity", "Pad", "Reshape", "Slice", "Split"}
     | {"Squeeze", "StridedSlice", "Tile", "Transpose", "Unsqueeze", "VariadicSplit"}
@@ -49,6 +50,24 @@ def is_handed_on(node: Any) -> bool:
         if len(varying) == len(operands):
             return False
         node = (varying or operands)[0]
+
+
+def reaches_a_body(node: Any) -> bool:
+    """Whether control flow may read the memory that ``node`` has, as it is or through views."""
+    to_follow, seen = [node], set[str]()
+    while to_follow:
+        for output in to_follow.pop().outputs():
+            readers = [reader.get_node() for reader in output.get_target_inputs()]
+            if any(reader.get_type_name() in _BODIES for reader in readers):
+                return True
+            to_follow += [r for r in readers if _may_view(r) and r.get_name() not in seen]
+            seen |= {reader.get_name() for reader in readers}
+    return False
+
+
+def _may_view(node: Any) -> bool:
+    kind = node.get_type_name()
+    return kind in _VIEWS or kind in _IN_PLACE or kind in _NEUTRAL
 
 
 def _is_static(node: Any) -> bool:

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from stateful_pipeline.contract import Contract, State
+from stateful_pipeline.contract import Contract, State, numpy_dtype
 from stateful_pipeline.dimensions import Dim, axes_of
 from stateful_pipeline.runtime.openvino_engine import HELD, TYPES, import_openvino
-from stateful_pipeline.stages.build.openvino_aliases import is_handed_on
+from stateful_pipeline.stages.build.openvino_aliases import is_handed_on, reaches_a_body
 
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add",
@@ -79,7 +79,8 @@ class StatesInside:
         read = ops.read_value(initial, variable)
         read.set_friendly_name(state.name)
         shaped = read if shape is None else ops.reshape(read, shape, special_zero=True)
-        value = shaped if held == dtype else ops.convert(shaped, TYPES[dtype])
+        given = self._apart(shaped, held) if reaches_a_body(parameter) else shaped
+        value = given if held == dtype else ops.convert(given, TYPES[dtype])
         parameter.output(0).replace(value.output(0))
         if held != dtype:
             self._separate(readers, shaped, dtype)
@@ -107,6 +108,15 @@ class StatesInside:
             copied.input(0).replace_source_output(self._copied(read, read.output(0)))
             for reader in outputs:
                 reader.replace_source_output(copied.output(0))
+
+    def _apart(self, read: Any, held: str) -> Any:
+        """Return a copy of what is read, in a form that stays.
+
+        A variable has two buffers that take turns.  Where sizes are dynamic, ``Loop`` and ``If``
+        go on reading the one that they were given at first.
+        """
+        zero = self._constant(np.zeros((), numpy_dtype(held)), held)
+        return self._ops.select(self._nowhere(read), zero, read)
 
     def _copied(self, before: Any, after: Any) -> Any:
         """Return a copy of the new value, which reads the old one, in a form that stays.

@@ -24,8 +24,7 @@ from typing import Any
 
 from stateful_pipeline.contract import Contract
 from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError, TargetError
-from stateful_pipeline.model.schedule import schedules
-from stateful_pipeline.profiles import Profile, first_uncovered, plan_profiles
+from stateful_pipeline.profiles import Profile, plan_profiles
 from stateful_pipeline.runtime.cuda_device import CudaDevice
 from stateful_pipeline.runtime.tensorrt_sidecar import (
     EngineProfile,
@@ -35,6 +34,7 @@ from stateful_pipeline.runtime.tensorrt_sidecar import (
 )
 from stateful_pipeline.spec import TensorRtRtxTarget, TensorRtTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
+from stateful_pipeline.stages.build.coverage import of_target, refuse_uncovered
 from stateful_pipeline.stages.files import sha256, write_text
 from stateful_pipeline.stages.lowering.for_tensorrt import doubles_inside
 from stateful_pipeline.stages.lowering.half_target import half_target
@@ -94,8 +94,9 @@ def build(artifacts: Artifacts, target: TargetBuild) -> None:
         halved = half_target(artifacts.spec, target.name, declared, source)
         contract = contract_in(source)
         try:
+            _check_timing_cache(declared)
             profiles = plan_profiles(contract, declared.profiles)
-            _refuse_uncovered(artifacts, contract, profiles)
+            refuse_uncovered(artifacts, contract, profiles)
             made = build_engine(
                 source,
                 contract,
@@ -105,7 +106,7 @@ def build(artifacts: Artifacts, target: TargetBuild) -> None:
                 options=_options(declared),
             )
         except SpecError as error:
-            raise _of_target(error, artifacts, target.name) from error
+            raise of_target(error, artifacts.spec, target.name) from error
     target.artifact = folder / ENGINE
     notes = artifacts.notes.setdefault("build", {})
     notes.setdefault("engines", {})[target.name] = made
@@ -226,6 +227,20 @@ def _require_gpu(number: int, capabilities: Sequence[str]) -> None:
         )
 
 
+def _check_timing_cache(declared: TensorRtTarget | TensorRtRtxTarget) -> None:
+    """Check, before anything is built, that the timing cache can be written.
+
+    Raises:
+        SpecError: Its folder is not there, or it is a folder.
+    """
+    path = declared.timing_cache if isinstance(declared, TensorRtTarget) else None
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        what = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise SpecError(
+            f"timing_cache {path}: {what}", hint="name a file in a folder", key="timing_cache"
+        )
+
+
 def _options(declared: TensorRtTarget | TensorRtRtxTarget) -> EngineOptions:
     options = EngineOptions(
         precision=declared.precision,
@@ -238,40 +253,6 @@ def _options(declared: TensorRtTarget | TensorRtRtxTarget) -> EngineOptions:
     if isinstance(declared, TensorRtRtxTarget):
         return replace(options, compute_capabilities=declared.compute_capabilities)
     return replace(options, timing_cache=declared.timing_cache)
-
-
-def _of_target(error: SpecError, artifacts: Artifacts, name: str) -> SpecError:
-    """Return the error with the place of the key in the spec."""
-    key = f"targets.{name}" + (f".{error.key}" if error.key else "")
-    place = artifacts.spec.place(("targets", name, *(error.key or "").split(".")))
-    return SpecError(error.message, place=place, hint=error.hint, key=key)
-
-
-def _refuse_uncovered(
-    artifacts: Artifacts, contract: Contract, profiles: Sequence[Profile]
-) -> None:
-    """Refuse profiles that leave out sizes at which the engine is to be verified.
-
-    Raises:
-        SpecError: There are some.
-    """
-    subject = artifacts.need("subject", "build")
-    reference = artifacts.need("discovery", "build").reference
-    verify = artifacts.spec.verify
-    for schedule in schedules(subject.axes, reference.states):
-        every = min(verify.steps, verify.reset_every or verify.steps)
-        found = first_uncovered(contract, profiles, map(schedule.at, range(every)))
-        if found is not None:
-            ranges = ", ".join(
-                f"{p.name}: {found.axis} {p.axes[found.axis][0]} to {p.axes[found.axis][2]}"
-                for p in profiles
-            )
-            raise SpecError(
-                f"no profile covers {found.axis}={found.size}, which verification reaches at step "
-                f"{found.step} of the rollout at {schedule} ({ranges})",
-                hint=f"widen `profiles`, or narrow `dynamic_axes.{found.axis}`",
-                key="profiles",
-            )
 
 
 def _refuse_types(contract: Contract) -> None:
@@ -368,5 +349,6 @@ def _died(library: str, done: subprocess.CompletedProcess[bytes]) -> StageError:
         f"the process in which {library} builds the engine ended {how}"
         + (f": {said[-1][:400]}" if said else ""),
         stage="build",
-        hint="an operator may crash this version of the library: bisect the model, or update it",
+        hint=f"see whether `python -c 'import {library}'` works here; if it does, an operator "
+        "crashes this version of the library: leave parts of the model out to find it",
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,11 @@ class _Build:
             cache = self._timing_cache(config)
             engine = builder.build_serialized_network(network, config)
         if engine is None:
-            raise StageError(f"{self._name} builds no engine: {self._said()}", stage="build")
+            raise StageError(
+                f"{self._name} builds no engine: {self._said()}",
+                stage="build",
+                hint=self._advice(capabilities),
+            )
         Path(self._request["engine"]).write_bytes(memoryview(engine))
         if cache is not None:
             _replace(cache, memoryview(config.get_timing_cache().serialize()))
@@ -165,7 +169,9 @@ class _Build:
             for name, member in members.items()
             if name.startswith("SM")
         }
-        wanted = self._request["compute_capabilities"] or [c for c in known if c not in _IN_PART]
+        wanted = list(dict.fromkeys(self._request["compute_capabilities"])) or [
+            c for c in known if c not in _IN_PART
+        ]
         for capability in wanted:
             if capability not in known:
                 raise SpecError(
@@ -231,6 +237,21 @@ class _Build:
             # Of another GPU or version: there is nothing in it for this one.
             config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
         return path
+
+    def _advice(self, capabilities: Sequence[str]) -> str:
+        """Return what to try where no engine is built, although the model was taken."""
+        if self._is_rtx and not set(capabilities).isdisjoint(_IN_PART):
+            return (
+                f"GPUs of {', '.join(_IN_PART)} lack products of float32: leave them out of "
+                "`compute_capabilities`, or compute in half, `precision: fp16`"
+            )
+        set_here = [key for key in ("flags", "workspace") if self._request[key]]
+        if set_here:
+            return f"leave out {' and '.join(f'`{key}`' for key in set_here)} of the target"
+        return (
+            "an operator cannot be compiled, most often in a branch or a loop: leave parts of the "
+            "model out to find it, or let a target of ONNX Runtime run it"
+        )
 
     def _said(self) -> str:
         """Return the first error that the library logged."""

@@ -1,4 +1,4 @@
-"""Writes out what OpenVINO lacks: local functions, ``TensorScatter``, small integers that wrap.
+"""Writes out what OpenVINO lacks or gets wrong: local functions, ``TensorScatter``, small integers.
 
 ``TensorScatter(cache, update, start)`` writes ``update`` along an axis, in each row of the batch
 from a position of its own.  With ``i`` the position along the axis of ``update``, that is
@@ -10,6 +10,13 @@ Runtime wrap around.  It is done in int32 and brought into the range: a cast alo
 into the operator, and stop there, too::
 
     int8: (n + 128) mod 256 - 128      uint8: n mod 256
+
+``Cast`` to bool of an operator's second result gives the first one, and NaN gives False.  It is
+written as ``Not(Equal(x, 0))``.
+
+``BitShift`` is done by multiplying and dividing numbers with a sign, in float32.  To the right,
+that is wrong for uint32 and uint64 from 2**31 on, which a negative number is when PyTorch's ``>>``
+is exported: such shifts are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +26,9 @@ from pathlib import Path
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from stateful_pipeline.errors import StageError
 from stateful_pipeline.stages.lowering.casts import Casts
+from stateful_pipeline.stages.lowering.for_openvino_narrowed import narrowed_operators
 from stateful_pipeline.stages.lowering.names import Names
 from stateful_pipeline.stages.lowering.signatures import is_defined, signature_of
 from stateful_pipeline.stages.lowering.typed import infer_types
@@ -27,12 +36,18 @@ from stateful_pipeline.stages.lowering.writing import Writer
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _ARITHMETIC = frozenset(
-    {"Add", "CumSum", "MatMul", "Mul", "Neg", "Pow", "ReduceProd", "ReduceSum", "Sub", "Sum"}
+    {"Abs", "Add", "BitShift", "CumSum", "MatMul", "Mul", "Neg", "Pow", "ReduceProd", "ReduceSum"}
+    | {"Sub", "Sum"}
 )
+_SIGNLESS = (ir.DataType.UINT32, ir.DataType.UINT64)
 
 
 def lower_for_openvino(model: ir.Model) -> tuple[str, ...]:
-    """Write out what OpenVINO lacks, in place; return what was changed, each once."""
+    """Write out what OpenVINO lacks, in place; return what was changed, each once.
+
+    Raises:
+        StageError: OpenVINO computes an operator otherwise, and it is not written out.
+    """
     changed = [f"{function.name}: written out" for function in model.functions.values()]
     if model.functions:
         passes.InlinePass()(model)
@@ -42,7 +57,10 @@ def lower_for_openvino(model: ir.Model) -> tuple[str, ...]:
             if node.op_type == "TensorScatter" and node.domain == "":
                 _write_out_scatter(node, names)
                 changed.append("TensorScatter: as ScatterElements")
-    return tuple(dict.fromkeys([*changed, *_widen_bytes(model, names)]))
+    infer_types(model)
+    _refuse_shifts(model)
+    changed += [*_compare_with_zero(model, names), *_widen_bytes(model, names)]
+    return tuple(dict.fromkeys([*changed, *narrowed_operators(model)]))
 
 
 def lower_file_for_openvino(source: Path, path: Path) -> tuple[str, ...]:
@@ -98,8 +116,46 @@ def _replace(node: ir.Node, written: ir.Value) -> None:
     graph.remove(node, safe=True)
 
 
+def _refuse_shifts(model: ir.Model) -> None:
+    for graph in model.graphs():
+        for node in graph:
+            is_right = node.attributes.get_string("direction", "") == "RIGHT"
+            if node.op_type == "BitShift" and is_right and node.outputs[0].dtype in _SIGNLESS:
+                where = f" ('{node.name}')" if node.name else ""
+                dtype = node.outputs[0].dtype.name.lower()
+                raise StageError(
+                    f"OpenVINO shifts {dtype} to the right as numbers with a sign, and rounds "
+                    f"those below zero to the wrong side: BitShift{where}",
+                    stage="build",
+                    hint="divide by a power of two, `//`, or let a target of ONNX Runtime run it",
+                )
+
+
+def _compare_with_zero(model: ir.Model, names: Names) -> list[str]:
+    """Write every cast to bool as a comparison."""
+    changed = []
+    for graph in model.graphs():
+        for node in list(graph):
+            given = node.inputs[0] if node.op_type == "Cast" and node.domain == "" else None
+            if given is None or node.attributes.get_int("to", 0) != ir.DataType.BOOL.value:
+                continue
+            _replace(node, _is_not_zero(given, Writer(names, graph, node)))
+            changed.append("Cast to bool: as a comparison")
+    return changed
+
+
+def _is_not_zero(given: ir.Value, write: Writer) -> ir.Value:
+    dtype = given.dtype
+    if dtype == ir.DataType.BOOL:
+        return write("Identity", given)
+    if dtype in (None, ir.DataType.BFLOAT16):  # which Equal has from opset 19 on
+        dtype = ir.DataType.FLOAT
+        given = write("Cast", given, to=dtype.value)
+    zero = write("Constant", value=ir.tensor(0, dtype=dtype))
+    return write("Not", write("Equal", given, zero))
+
+
 def _widen_bytes(model: ir.Model, names: Names) -> list[str]:
-    infer_types(model)
     casts, changed = Casts(model), list[str]()
     for graph in model.graphs():
         for node in list(graph):
@@ -108,25 +164,25 @@ def _widen_bytes(model: ir.Model, names: Names) -> list[str]:
             signature = signature_of(node, model.opset_imports)
             if signature is None or all(dtype not in _BYTES for _, dtype in signature.dtypes):
                 continue
-            wide = {
-                name: ir.DataType.INT32 if dtype in _BYTES else dtype
-                for name, dtype in signature.dtypes
-            }
+            # A shift is defined for numbers without a sign; OpenVINO has int32 for both.
+            wider = ir.DataType.UINT32 if node.op_type == "BitShift" else ir.DataType.INT32
+            wide = {name: wider if dtype in _BYTES else dtype for name, dtype in signature.dtypes}
             if is_defined(signature.with_dtypes(wide)):
                 lowest = -128 if node.outputs[0].dtype == ir.DataType.INT8 else 0
                 casts.wrap(node, signature, wide)
-                _wrap_around(node, lowest, names)
-                changed.append(f"{node.op_type}: {signature.dtypes[0][1].name.lower()} in int32")
+                _wrap_around(node, lowest, wider, names)
+                narrow = signature.dtypes[0][1].name.lower()
+                changed.append(f"{node.op_type}: {narrow} in {wider.name.lower()}")
     return changed
 
 
-def _wrap_around(node: ir.Node, lowest: int, names: Names) -> None:
-    """Bring what ``node`` makes in int32 into the 256 numbers from ``lowest``, before its cast."""
+def _wrap_around(node: ir.Node, lowest: int, dtype: ir.DataType, names: Names) -> None:
+    """Bring what ``node`` makes in 32 bits into 256 numbers from ``lowest``, before its cast."""
     made, graph = node.outputs[0], node.graph
     assert isinstance(graph, ir.Graph)
     for use in tuple(made.uses()):
         write = Writer(names, graph, use.node)
-        start = write("Constant", value=ir.tensor(lowest, dtype=ir.DataType.INT32))
-        size = write("Constant", value=ir.tensor(256, dtype=ir.DataType.INT32))
+        start = write("Constant", value=ir.tensor(lowest, dtype=dtype))
+        size = write("Constant", value=ir.tensor(256, dtype=dtype))
         within = write("Mod", write("Sub", made, start), size)
         use.node.replace_input_with(use.idx, write("Add", within, start))

@@ -10,8 +10,9 @@ strongly typed networks need it, too:
 * States keep theirs, too, and what they accumulate is computed in float32.  Those that are named to
   be half are stored so, initial value and contract included.
 
-Nothing becomes infinite without a word: an operator whose constant is too large for half stays in
-float32, and an initial value that is too large is refused.
+Nothing that the file holds becomes infinite without a word: what reads a constant or an initial
+value that is too large for half, and what reads what came of it, stays in float32; a state that is
+to be stored in half and starts too large is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from stateful_pipeline.stages.lowering.half_states import (
     half_initial,
     write_initial,
 )
-from stateful_pipeline.stages.lowering.half_weights import Weights
+from stateful_pipeline.stages.lowering.half_weights import Weights, count_overflows
 from stateful_pipeline.stages.lowering.typed import infer_types
 
 HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
@@ -42,9 +43,16 @@ HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 EXTERNAL_DATA_THRESHOLD = 1 << 30
 """Models whose initializers have more bytes than this keep them in ``<model>.data``."""
 
+_LEAST_BESIDE = 256
+"""Initializers of at most so many bytes are in the model, whatever the threshold is."""
+
 
 def half_file(
-    source: Path, path: Path, precision: Literal["fp16", "bf16"], half_states: Sequence[str]
+    source: Path,
+    path: Path,
+    precision: Literal["fp16", "bf16"],
+    half_states: Sequence[str],
+    external_data_threshold: int = EXTERNAL_DATA_THRESHOLD,
 ) -> tuple[str, ...]:
     """Write the model at ``source`` to ``path`` so that it computes in half precision.
 
@@ -55,6 +63,7 @@ def half_file(
         path: Where to write; its folder exists.
         precision: ``fp16`` or ``bf16``.
         half_states: Names of states, or patterns of them (``blocks.*.keys``), to store in half.
+        external_data_threshold: Bytes of weights above which they are stored beside the model.
 
     Returns:
         What was changed, as ``MatMul: float32 in float16``, what stays, and what half does to
@@ -73,17 +82,34 @@ def half_file(
     contract = Contract.from_json(model.metadata_props[METADATA_KEY])
     chosen = chosen_states(contract, half_states)
     initial = {name: half_initial(contract.state(name), half, source.parent) for name in chosen}
-    changed = to_half(model, half, contract, chosen)
+    large = frozenset(
+        state.name
+        for state in contract.states
+        if state.dtype == "float32"
+        and count_overflows(state.init.load(state.dtype, source.parent), half)
+    )
+    changed = to_half(model, half, contract, chosen, large)
     model.metadata_props[METADATA_KEY] = describe(contract, initial, model).to_json()
     write_initial(contract, initial, source.parent, path.parent)
-    _save(model, path)
+    _save(model, path, external_data_threshold)
     return changed
 
 
 def to_half(
-    model: ir.Model, half: ir.DataType, contract: Contract, chosen: frozenset[str]
+    model: ir.Model,
+    half: ir.DataType,
+    contract: Contract,
+    chosen: frozenset[str],
+    large: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Let ``model`` compute in ``half``, in place, and store the states ``chosen`` in it.
+
+    Args:
+        model: The model.
+        half: float16 or bfloat16.
+        contract: The states as they are in float32.
+        chosen: Names of those to store in half.
+        large: Names of those whose initial value is too large for it.
 
     Returns:
         What :func:`half_file` returns.
@@ -99,7 +125,9 @@ def to_half(
         if state.dtype == "float32" and state.name not in chosen
     ]
     weights = Weights(half)
-    plan = plan_half(model, half, weights, wide)
+    plan = plan_half(
+        model, half, weights, wide, [inputs[s.input] for s in contract.states if s.name in large]
+    )
     said = _said(plan, half)
     stored = [state for state in contract.states if state.name in chosen]
     HalfCasts(model, half, plan, weights).write(
@@ -114,13 +142,13 @@ def _said(plan: HalfPlan, half: ir.DataType) -> list[str]:
     return said + [f"{name}: stays float32" for name in plan.stays if name not in in_half]
 
 
-def _save(model: ir.Model, path: Path) -> None:
-    """Write ``model`` to ``path``, large weights beside it."""
-    constants = [value.const_value for value in model.graph.initializers.values()]
-    size = sum(tensor.nbytes for tensor in constants if tensor is not None)
+def _save(model: ir.Model, path: Path, threshold: int) -> None:
+    """Write ``model`` to ``path``, and its weights beside it where they exceed ``threshold``."""
+    constants = [value.const_value for g in model.graphs() for value in g.initializers.values()]
+    sizes = [tensor.nbytes for tensor in constants if tensor is not None]
     beside = f"{path.name}.data"
-    if size > EXTERNAL_DATA_THRESHOLD:
-        ir.save(model, path, external_data=beside)
+    if sum(sizes) > threshold and max(sizes) > _LEAST_BESIDE:
+        ir.save(model, path, external_data=beside, size_threshold_bytes=_LEAST_BESIDE)
         return
     ir.save(model, path)
     (path.parent / beside).unlink(missing_ok=True)

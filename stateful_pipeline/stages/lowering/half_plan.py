@@ -11,7 +11,7 @@ All are that ONNX defines for it, but for these, which stay in float32:
    epsilon that a variance gets, angles of positions (which come from integers), what is read from a
    state.  Results of at most one element, too: counters and factors.
 4. What reads a constant that half has no number for (a mask of -1e9 in fp16), or that would vanish
-   as a whole (an epsilon of 1e-12); and cheap arithmetic and moves of what came of that.
+   as a whole (an epsilon of 1e-12); and whatever reads what came of that (:mod:`.half_range`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from stateful_pipeline.stages.lowering.half_operators import (
     takes_any,
 )
 from stateful_pipeline.stages.lowering.half_ports import Port, bodies_of, ports_of
+from stateful_pipeline.stages.lowering.half_range import HalfRange
 from stateful_pipeline.stages.lowering.half_weights import Weights
 from stateful_pipeline.stages.lowering.signatures import (
     input_parameters,
@@ -50,7 +51,6 @@ class _Kind(Enum):
 
     CONSTANT = auto()
     KEPT = auto()  # it is in float32
-    BEYOND = auto()  # it is in float32, and perhaps too large or too small for half
     HALF = auto()
 
 
@@ -76,6 +76,7 @@ def plan_half(
     half: ir.DataType,
     weights: Weights,
     states: Iterable[tuple[ir.Value, ir.Value]],
+    outside: Iterable[ir.Value] = (),
 ) -> HalfPlan:
     """Return which operators of ``model`` are computed in ``half``.
 
@@ -84,8 +85,9 @@ def plan_half(
         half: float16 or bfloat16.
         weights: Says what half does to constants.
         states: Input and output of each state that is stored in float32.
+        outside: Inputs of those whose initial value is too large for half.
     """
-    return _Planner(model, half, weights, list(states)).plan()
+    return _Planner(model, half, weights, list(states), outside).plan()
 
 
 class _Planner:
@@ -95,8 +97,9 @@ class _Planner:
         half: ir.DataType,
         weights: Weights,
         states: list[tuple[ir.Value, ir.Value]],
+        outside: Iterable[ir.Value],
     ) -> None:
-        self._model, self._half, self._weights = model, half, weights
+        self._model, self._half = model, half
         self._plan = HalfPlan()
         self._ports: dict[ir.Node, list[Port]] = {}
         for graph in model.graphs():
@@ -105,6 +108,7 @@ class _Planner:
                 self._plan.ports += self._ports[node]
         self._kinds: dict[ir.Value, _Kind] = {before: _Kind.KEPT for before, _ in states}
         self._accumulates = _accumulating(states, self._plan.ports)
+        self._range = HalfRange(model, weights, states, self._ports, outside)
         self._undecided: list[ir.Node] = []
 
     def plan(self) -> HalfPlan:
@@ -139,22 +143,20 @@ class _Planner:
                 self._put_in_half(node)
             elif kind is _Kind.CONSTANT:
                 self._undecided.append(node)
-        if kind in (_Kind.KEPT, _Kind.BEYOND) and _reads_floats(node):
+        if kind is _Kind.KEPT and _reads_floats(node):
             self._plan.stays[node.op_type] = None
         for output in node.outputs:
             self._kinds[output] = kind
 
     def _kind_of_result(self, node: ir.Node) -> _Kind:
         """Return what becomes of an operator that ONNX defines in half."""
+        if self._range.keeps_wide(node) or node.op_type in WIDE or node in self._accumulates:
+            return _Kind.KEPT
         operands = [value for value in node.inputs if value is not None and value.dtype == _FLOAT]
+        if _is_single(node, operands):
+            return _Kind.KEPT
         kinds = {self._kind(value) for value in operands}
         cheap = node.op_type in ARITHMETIC or node.op_type in MOVES
-        if any(self._weights.is_beyond(value) for value in operands):
-            return _Kind.BEYOND if cheap else _Kind.KEPT
-        if cheap and _Kind.BEYOND in kinds:
-            return _Kind.BEYOND
-        if node.op_type in WIDE or node in self._accumulates or _is_single(node, operands):
-            return _Kind.KEPT
         if not cheap or _Kind.HALF in kinds:
             return _Kind.HALF
         if kinds == {_Kind.CONSTANT}:

@@ -44,7 +44,8 @@ def half_target(spec: Spec, name: str, target: HalfTarget, model: Path) -> tuple
     if target.precision == "fp32":
         return ()
     try:
-        return half_file(model, model, target.precision, target.half_states)
+        threshold = spec.export.external_data_threshold
+        return half_file(model, model, target.precision, target.half_states, threshold)
     except SpecError as error:
         parts = ("targets", name, "half_states")
         raise SpecError(

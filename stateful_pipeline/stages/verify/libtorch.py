@@ -34,7 +34,7 @@ class ProcessRollouts:
     def __init__(self, target: InProcess, tolerance: Tolerance) -> None:
         self._target, self._tolerance = target, tolerance
         self.records: list[RolloutRecord] = []
-        self.reset_passed = True
+        self.reset_passed, self._reset_steps = True, RESET_STEPS
         self.error: PipelineError | None = None
 
     def start(self, schedule: Schedule, seed: int) -> None:
@@ -66,7 +66,9 @@ class ProcessRollouts:
 
     def _run(self, record: RolloutRecord) -> None:
         steps, count = self._steps, len(self._steps)
-        taken = [*steps, *steps[:RESET_STEPS]]
+        # What is repeated ends where the rollout was reset.
+        self._reset_steps = min(self._reset_steps, count, *self._resets)
+        taken = [*steps, *steps[: self._reset_steps]]
         resets = [*self._resets, count]
         inputs = [step.inputs for step in taken]
         # A method may reset a state to the size that it has by then.
@@ -83,7 +85,7 @@ class ProcessRollouts:
 
     def report(self) -> dict[str, Any]:
         """Return the target's entry of ``verify/report.json``."""
-        entry = report_of(self.records, self._tolerance, self.reset_passed)
+        entry = report_of(self.records, self._tolerance, self.reset_passed, self._reset_steps)
         return {**entry, "states": self._target.states}
 
 

@@ -66,14 +66,15 @@ class TargetRollouts:
         self._free, self._forced = new_runner(), new_runner()
         self._tolerance = tolerance
         self.records: list[RolloutRecord] = []
-        self.reset_passed = True
+        self.reset_passed, self._reset_steps = True, RESET_STEPS
         self.error: PipelineError | None = None
 
     def start(self, schedule: Schedule, seed: int) -> None:
         """Begin a rollout whose steps have the sizes of ``schedule``."""
         for mode in ("free-running", "teacher-forced"):
             self.records.append(RolloutRecord(mode, schedule, seed))
-        self._first: list[tuple[dict[str, Array], dict[str, Array]]] = []
+        self._first: list[tuple[dict[str, Array], list[Array]]] = []
+        self._is_first = True
 
     def try_to_follow(self, step: Step, begins: bool) -> None:
         """Take one step as :meth:`follow` does; an error ends this target's verification alone."""
@@ -94,11 +95,13 @@ class TargetRollouts:
         given = to_arrays(step.inputs)
         outputs, after = to_arrays(step.outputs), to_arrays(step.after)
         if begins:
+            self._is_first = step.index == 0
             self._free.reset()
         got = self._free.run(given)
-        self._record(free, step.index, outputs, after, got, in_dtypes(self._free.state, after))
-        if step.index < RESET_STEPS:
-            self._first.append((given, got))
+        state = self._free.state
+        self._record(free, step.index, outputs, after, got, in_dtypes(state, after))
+        if self._is_first and step.index < RESET_STEPS:
+            self._first.append((given, [*got.values(), *state.values()]))
         self._forced.reset()
         if step.before:
             self._forced.load_state(in_dtypes(to_arrays(step.before), self._forced.contract))
@@ -109,9 +112,10 @@ class TargetRollouts:
         """End a rollout: reset, and repeat its first steps, which must give the same bits."""
         self._free.reset()
         for given, first in self._first:
-            again = self._free.run(given)
-            if any(again[name].tobytes() != value.tobytes() for name, value in first.items()):
+            again = [*self._free.run(given).values(), *self._free.state.values()]
+            if any(a.tobytes() != b.tobytes() for a, b in zip(again, first, strict=True)):
                 self.reset_passed = False
+        self._reset_steps = min(self._reset_steps, len(self._first))
 
     def _record(
         self,
@@ -127,7 +131,7 @@ class TargetRollouts:
 
     def report(self) -> dict[str, Any]:
         """Return the target's entry of ``verify/report.json``."""
-        return report_of(self.records, self._tolerance, self.reset_passed)
+        return report_of(self.records, self._tolerance, self.reset_passed, self._reset_steps)
 
 
 def in_dtypes(values: dict[str, Array], like: Contract | dict[str, Array]) -> dict[str, Array]:

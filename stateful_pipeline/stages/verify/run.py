@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.errors import PipelineError, StageError, TargetError
 from stateful_pipeline.model.copies import Copies
+from stateful_pipeline.model.cpp_places import cpp_objects
+from stateful_pipeline.model.cpp_sharing import compare_with_copy
 from stateful_pipeline.model.deployable import initial_module
-from stateful_pipeline.model.reference import CAPACITY_HINT, Reference, torch_threads
+from stateful_pipeline.model.reference import CAPACITY_HINT, Reference, Tensors, torch_threads
 from stateful_pipeline.model.schedule import Schedule, schedules
 from stateful_pipeline.report import plain_json
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
@@ -56,6 +58,8 @@ def _rolling(artifacts: Artifacts, scratch: Path) -> dict[str, Verified]:
             continue
         try:
             rolling[build.name] = _target(artifacts, build, build.artifact, scratch)
+        except TargetError as error:
+            build.owed.append(str(error))  # it is built, and cannot run here
         except PipelineError as error:
             build.error = error
     return rolling
@@ -109,6 +113,7 @@ def _roll_out(
 ) -> None:
     subject, options = artifacts.need("subject", "verify"), artifacts.spec.verify
     artifacts.say(f"rolling out at {schedule}, seed {seed}")
+    _check_oracle(artifacts, oracle, schedule, seed)
     try:
         roll_out(oracle, subject.plan, targets, schedule, seed, options.steps, options.reset_every)
     except PipelineError as error:
@@ -117,6 +122,22 @@ def _roll_out(
         raise StageError(
             f"at {schedule}: {error.message}", stage="verify", place=error.place, hint=hint
         ) from error
+
+
+def _check_oracle(
+    artifacts: Artifacts, oracle: Reference | Copies, schedule: Schedule, seed: int
+) -> None:
+    """Compare the module itself with copies of its C++ objects, such as the oracle has."""
+    subject, count = artifacts.need("subject", "verify"), artifacts.spec.verify.steps
+
+    def inputs() -> Iterator[Tensors]:
+        for index in range(count):
+            yield subject.plan.step(schedule.at(index), seed, index)
+
+    if cpp_objects(subject.module):
+        compare_with_copy(subject.module, subject.call.unchecked(), inputs)
+    elif isinstance(oracle, Reference):
+        subject.compare_with(oracle, schedule.at(0), inputs)
 
 
 def write_report(artifacts: Artifacts) -> None:

@@ -243,3 +243,43 @@ def test_a_model_without_inputs_counts_too(save_openvino):
     assert [float(runner.run({})["y"]) for _ in range(3)] == [-3.0, -4.0, -5.0]
     runner.reset()
     assert float(runner.run({})["y"]) == -3.0
+
+
+@pytest.mark.parametrize(("dtype", "start"), [("uint8", 200), ("int8", -128)])
+def test_small_integers_wrap_around_in_shifts_and_absolute_values(save_openvino, dtype, start):
+    written = 'BitShift <direction = "LEFT"> (h_in, x)' if dtype == "uint8" else "Abs (h_in)"
+    text = f"""g ({dtype}[batch,2] x, {dtype}[batch,2] h_in)
+        => ({dtype}[batch,2] y, {dtype}[batch,2] h_out)
+      {{ y = {written}  h_out = Identity (y) }}"""
+    held = state(BATCH, start, dtype=dtype)
+    runner = OpenVinoRunner(save_openvino(text, contract(BATCH, BATCH, held, dtype=dtype)))
+    got = [runner.run({"x": np.ones((1, 2), dtype)})["y"][0, 0] for _ in range(3)]
+    assert got == ([144, 32, 64] if dtype == "uint8" else [-128, -128, -128])
+
+
+def test_a_shift_to_the_right_of_what_may_be_negative_is_refused(save_openvino):
+    text = """g (int32[batch,2] x, int32[batch,2] h_in) => (int32[batch,2] y, int32[batch,2] h_out)
+      <uint32 one = {1}> {
+        u = Cast <to = 12> (h_in)
+        s = BitShift <direction = "RIGHT"> (u, one)
+        y = Cast <to = 6> (s)
+        h_out = Sub (h_in, x)
+      }"""
+    with pytest.raises(StageError, match="shifts uint32 to the right"):
+        save_openvino(text, contract(BATCH, BATCH, state(BATCH, dtype="int32"), dtype="int32"))
+
+
+def test_any_result_of_an_operator_and_nan_are_cast_to_bool_as_they_are(save_openvino):
+    text = """g (float[2,2] x, float[2,2] h_in) => (float[2,2] y, float[2,2] h_out) {
+        a, b = Split <axis = 0, num_outputs = 2> (h_in)
+        c = Cast <to = 9> (a)  d = Cast <to = 9> (b)  e = Cast <to = 9> (d)
+        both = Concat <axis = 0> (c, e)
+        y = Cast <to = 1> (both)
+        h_out = Identity (x)
+      }"""
+    runner = OpenVinoRunner(save_openvino(text, contract((2, 2), (2, 2), state((2, 2)))))
+    x = np.array([[0, np.nan], [3, 0]], np.float32)
+    assert [runner.run({"x": x})["y"].tolist() for _ in range(2)] == [
+        [[0, 0], [0, 0]],
+        [[0, 1], [1, 0]],
+    ]

@@ -24,7 +24,7 @@ from stateful_pipeline.stages.build.tensorrt import EngineOptions, build_engine
 pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
 
 ONNX = {"float32": "float", "float64": "double"}
-AXES = (Axis("batch", 1, 2, 4), Axis("time", 1, 4, 8))
+AXES = (Axis("batch", 1, 2, 6), Axis("time", 1, 4, 8))
 
 
 def state(shape, out_shape=None, *, name="h", dtype="float32"):
@@ -88,7 +88,7 @@ def test_an_engine_lies_beside_its_description(build):
     assert found.sha256 == engine_sha256(folder / "model.engine")
     assert found.contract == ROWS
     (profile,) = found.profiles
-    assert profile.ranges["h_in"] == ((1, 3), (2, 3), (4, 3))
+    assert profile.ranges["h_in"] == ((1, 3), (2, 3), (6, 3))
     assert found.version == build.note["version"]
     assert build.note["warnings"] == []
 
@@ -107,7 +107,7 @@ def test_an_engine_has_the_profiles_that_were_declared(build):
     folder = build(text, contract(("batch", "time"), state(("batch", 1))), declared)
     prefill, decode = read_sidecar(folder / "model.engine").profiles
     assert (prefill.name, decode.name) == ("prefill", "decode")
-    assert decode.ranges["x"] == ((1, 1), (2, 1), (4, 1))
+    assert decode.ranges["x"] == ((1, 1), (2, 1), (6, 1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32", "int64", "bool"])
@@ -261,6 +261,30 @@ def test_without_the_library_the_extra_is_named(build):
     with pytest.raises(TargetError, match="tensorrt cannot be imported") as caught:
         build(SUM, ROWS, library="tensorrt")
     assert "stateful-pipeline[tensorrt]" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"compute_capabilities": ("7.5", "8.9")}, "GPUs of 7.5 lack products of float32"),
+        ({"flags": ("VERSION_COMPATIBLE",)}, "leave out `flags`"),
+    ],
+)
+def test_an_engine_that_cannot_be_built_says_what_to_try(build, options, advice):
+    text = """
+    g (float[batch, 3] x, float[batch, 3] h_in) => (float[batch, 3] y, float[batch, 3] h_out) {
+        h_out = MatMul(h_in, w)
+        y = Add(h_out, x)
+    }
+    """
+    with pytest.raises(StageError, match="builds no engine") as caught:
+        build(text, ROWS, weights=np.ones((3, 3), np.float32), **options)
+    assert advice in caught.value.hint
+
+
+def test_a_kind_of_gpu_counts_once(build):
+    folder = build(SUM, ROWS, compute_capabilities=("8.9", "8.9"))
+    assert read_sidecar(folder / "model.engine").compute_capabilities == ("8.9",)
 
 
 RANGES = st.tuples(*[st.integers(1, 6)] * 3).map(sorted).map(tuple)

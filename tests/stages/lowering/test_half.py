@@ -286,6 +286,156 @@ def test_arithmetic_on_what_came_of_a_large_constant_stays_in_float32(tmp_path) 
     np.testing.assert_array_equal(runner(source).run(inputs)["y"], 0.5)
 
 
+def both(source: Path, inputs: dict[str, np.ndarray], precision: str = "fp16"):
+    """Return the outputs of one step, in float32 and in half."""
+    halve(source, precision)
+    return StatefulRunner(source, threads=1).run(inputs), runner(source).run(inputs)
+
+
+def test_attention_whose_keys_are_all_masked_is_not_taken_for_masked_by_infinity(tmp_path) -> None:
+    text = """g (float[2,3] x, bool[2,3] mask) => (float[2,2] y)
+        <float low = {-1000000000.0}, float none = {0.0}, float[1] inf = {0.0},
+         int64[1] last = {-1}, float[3,2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> {
+        bias = Where(mask, low, none) most = ReduceMax(bias, last) gone = Equal(most, inf)
+        scores = Add(x, bias) weights = Softmax(scores) chosen = Where(gone, none, weights)
+        y = MatMul(chosen, w) }"""
+    source = write(tmp_path, text)
+    model = ir.load(source)
+    infinite = ir.tensor(np.array([-np.inf], np.float32), name="inf")
+    model.graph.initializers["inf"].const_value = infinite
+    ir.save(model, source)
+    inputs = {"x": np.ones((2, 3), np.float32), "mask": np.array([[1, 1, 1], [0, 1, 0]], bool)}
+    wide, half = both(source, inputs)
+    np.testing.assert_allclose(wide["y"][0], [3, 4], rtol=1e-6)
+    np.testing.assert_allclose(half["y"], wide["y"], atol=4e-3)
+    halved, _ = halve(source)
+    assert node(halved, "MatMul").inputs[0].dtype == HALF  # softmax has bounded it
+
+
+LARGE = "float[2,2] big = {1000000000.0, -1000000000.0, 3.0, 200000.0}"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "v = ReduceMax<keepdims=1>(m, axis)",
+        "v, at = TopK(m, axis)",
+        "v = Relu(m)",
+        "v = MatMul(m, w)",
+        "v = Gemm(m, w)",
+        "v = LeakyRelu(m)",
+        "v = Where(c, m, t)",
+        "v = Max(t, m)",
+        "v = Elu(m)",
+        "p = Transpose(m) v = Concat<axis=0>(p, t)",
+        "v = CumSum(m, zero)",
+        "p = Shape(m) v = ConstantOfShape<value = float[1] {-200000.0}>(p)",
+        "v = LeakyRelu<alpha = 300000.0>(t)",
+        "v = Clip(m, low, high)",
+        """v = If (yes) <then_branch = a () => (float[2,2] i) { i = Abs(m) },
+                         else_branch = b () => (float[2,2] j) { j = Identity(t) }>""",
+        """v = Loop (twice, yes, t) <body = b (int64 n, bool c2, float[2,2] u) =>
+             (bool d, float[2,2] o) { d = Identity(c2) z = Relu(u) o = Add(z, m) }>""",
+        "s = SplitToSequence<axis=0>(m) v = ConcatFromSequence<axis=0>(s)",
+        "wide = Cast<to=11>(m) n = Abs(wide) v = Cast<to=1>(n)",
+    ],
+)  # fmt: skip
+def test_whatever_reads_what_may_be_too_large_stays_in_float32_and_hands_it_on(
+    tmp_path, made
+) -> None:
+    text = f"""g (float[2,2] x) => (float[SIZE] y, bool[SIZE] far)
+        <{LARGE}, float[2,2] w = {{1.0, 2.0, 3.0, 4.0}}, int64[1] axis = {{1}},
+         int64 zero = {{0}}, bool yes = {{1}}, int64 twice = {{2}}, bool[2,2] c = {{1, 0, 1, 0}},
+         float limit = {{70000.0}}, float low = {{-1.0}}, float high = {{500000.0}}> {{
+        t = Tanh(x) m = Mul(t, big) {made} r = Relu(v) y = Neg(r) far = Greater(r, limit) }}"""
+    size = "4,2" if "Concat<" in made else "2,1" if "axis)" in made else "2,2"
+    text = text.replace("SIZE", size)
+    source = write(tmp_path, text)
+    x = np.array([[0.5, -0.5], [1.0, 2.0]], np.float32)
+    for precision in NUMPY:
+        wide, half = both(source, {"x": x}, precision)
+        assert np.isfinite(half["y"]).all()
+        np.testing.assert_allclose(half["y"], wide["y"], rtol=2e-2, atol=1e-2)
+        np.testing.assert_array_equal(half["far"], wide["far"])
+    model, _ = halve(source)
+    assert node(model, "Neg").inputs[0].dtype == FLOAT
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "v = Softmax(m)",
+        "v = Sigmoid(m)",
+        "v = Tanh(m)",
+        "v = Clip(m, low, high)",
+        "v = LayerNormalization(m, scale)",
+        "f = Less(m, low) v = Where(f, t, w)",
+        "v = Div(t, big)",
+    ],
+)
+def test_what_has_been_bounded_is_computed_in_half_again(tmp_path, made) -> None:
+    text = f"""g (float[2,2] x) => (float[2,2] y)
+        <{LARGE}, float[2,2] w = {{1.0, 2.0, 3.0, 4.0}}, float low = {{-1.0}}, float high = {{2.0}},
+         float[2] scale = {{1.0, 2.0}}> {{
+        t = Tanh(x) m = Mul(t, big) {made} y = MatMul(v, w) }}"""
+    source = write(tmp_path, text)
+    wide, half = both(source, {"x": np.array([[0.5, -0.5], [1.0, 0.0]], np.float32)})
+    np.testing.assert_allclose(half["y"], wide["y"], rtol=4e-3, atol=4e-3)
+    model, _ = halve(source)
+    assert node(model, "MatMul").inputs[0].dtype == HALF
+
+
+@pytest.mark.parametrize("first", [0.0, 1e30])
+def test_a_state_that_may_be_too_large_is_read_in_float32_from_step_to_step(
+    tmp_path, first
+) -> None:
+    text = """g (float[2,2] x, float[2,2] h_in) => (float[2,2] y, float[2,2] h_out)
+        <float[2,2] big = {1000000000.0, 1.0, 1.0, 1.0}, float[2,2] w = {1.0, 0.0, 0.0, 1.0}> {
+        y = MatMul(h_in, w) h_out = Mul(x, NEXT) }"""
+    text = text.replace("NEXT", "w" if first else "big")
+    source = write(tmp_path, text, h=Initial.inline(np.full((2, 2), first, np.float32)))
+    halve(source)
+    wide, half = StatefulRunner(source, threads=1), runner(source)
+    for _ in range(3):
+        inputs = {"x": np.ones((2, 2), np.float32)}
+        np.testing.assert_array_equal(half.run(inputs)["y"], wide.run(inputs)["y"])
+
+
+def test_silence_is_normalized_to_silence_with_a_small_epsilon(tmp_path) -> None:
+    text = """g (float[2,4] x) => (float[2,2] y)
+        <float eps = {0.000000000001}, int64[1] last = {-1},
+         float[4,2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}> {
+        s = Mul(x, x) m = ReduceMean<keepdims=1>(s, last) e = Add(m, eps) r = Sqrt(e)
+        i = Reciprocal(r) n = Mul(x, i) y = MatMul(n, w) }"""
+    source = write(tmp_path, text)
+    inputs = {"x": np.array([[0, 0, 0, 0], [1, 2, 3, 4]], np.float32)}
+    wide, half = both(source, inputs)  # 1 / sqrt(1e-12) is infinite in float16, and 0 * inf NaN
+    np.testing.assert_allclose(half["y"], wide["y"], rtol=2e-3, atol=2e-3)
+    model, _ = halve(source)
+    assert node(model, "MatMul").inputs[0].dtype == HALF
+
+
+@pytest.mark.parametrize(("threshold", "beside"), [(0, True), (1 << 20, False)])
+def test_weights_lie_beside_the_model_where_the_threshold_says_so(
+    tmp_path, threshold, beside
+) -> None:
+    text = "g (float[1,64] x) => (float[1,64] y) <float[64,64] w = {W}> { y = MatMul(x, w) }"
+    text = text.replace("W", ", ".join(["0.5"] * 4096))
+    source = write(tmp_path, text)
+    half_file(source, source, "fp16", (), external_data_threshold=threshold)
+    data = tmp_path / "model.onnx.data"
+    assert data.exists() is beside
+    assert not beside or data.stat().st_size >= 2 * 4096
+    got = StatefulRunner(source, threads=1).run({"x": np.ones((1, 64), np.float32)})["y"]
+    np.testing.assert_array_equal(got, 32)
+
+
+def test_no_empty_file_is_written_beside_a_model_of_small_weights(tmp_path) -> None:
+    source = write(tmp_path, PLAIN)
+    half_file(source, source, "fp16", (), external_data_threshold=0)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+
+
 def test_a_weight_with_a_large_element_stays_float32_by_name(tmp_path) -> None:
     text = PLAIN.replace("6.6", "100000.0")
     source = write(tmp_path, text)
@@ -566,3 +716,62 @@ def test_single_numbers_are_computed_in_float32(tmp_path) -> None:
     halve(source)
     inputs = {"x": np.zeros((2, 3), np.float32), "gain": np.array(10001, np.float32)}
     assert runner(source).run(inputs)["z"] == 30003  # float16 has 30000 and 30016 there
+
+
+EXACT = {
+    "Add": "{r} = Add({a}, {b})",
+    "Mul": "{r} = Mul({a}, x)",
+    "MatMul": "{r} = MatMul({a}, w)",
+    "Max": "{r} = Max({a}, {b})",
+    "Relu": "{r} = Relu({a})",
+    "ReduceMax": "{r}m = ReduceMax<keepdims=1>({a}, last) {r} = Sub({a}, {r}m)",
+    "Where": "{r}q = Less({a}, {b}) {r} = Where({r}q, {a}, {b})",
+    "Equal": "{r}q = Equal({a}, {b}) {r} = Where({r}q, w, {a})",
+    "Clip": "{r} = Clip({a}, low, high)",
+    "TopK": "{r}, {r}at = TopK({a}, three)",
+    "Transpose": "{r} = Transpose({a})",
+}
+"""Operators that are exact in float16 on a few small multiples of 1/2."""
+
+
+@st.composite
+def exact_graphs(draw):
+    """Draw operators, each on two values that are there already; ``big`` or the last, often."""
+    names = st.sampled_from(sorted(EXACT))
+    return [
+        (draw(names), draw(st.sampled_from([*[index + 3] * 4, *range(index + 4)])),
+         draw(st.integers(0, index + 3)))
+        for index in range(draw(st.integers(1, 5)))
+    ]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    exact_graphs(),
+    st.sampled_from([1e5, -1e9, 3e30]),
+    st.integers(0, 1000),
+    st.sampled_from(["Softmax", "Sigmoid", "Identity"]),
+)
+def test_graphs_with_large_constants_give_what_float32_gives(
+    tmp_path_factory, graph, large, seed, last
+) -> None:
+    folder = tmp_path_factory.mktemp("large")
+    generator = np.random.default_rng(seed)
+    lines = []
+    for index, (operator, first, second) in enumerate(graph):
+        names = ["x", "h_in", "w", "big", *(f"v{i}" for i in range(index))]
+        lines.append(EXACT[operator].format(r=f"v{index}", a=names[first], b=names[second]))
+    weight = generator.permutation(np.diag([1.0, -1.0, 0.5])).ravel()
+    big = np.where(generator.random(9) < 0.4, large, 0.5)
+    text = f"""g (float[3,3] x, float[3,3] h_in) => (float[3,3] y, float[3,3] h_out)
+        <float[3,3] w = {{{", ".join(map(str, weight))}}}, int64[1] last = {{-1}},
+         int64[1] three = {{3}}, float low = {{-1.0}}, float high = {{2.0}},
+         float[3,3] big = {{{", ".join(f"{number:.1f}" for number in big)}}}> {{
+        {" ".join(lines)} y = {last}(v{len(graph) - 1}) h_out = Identity(v{len(graph) - 1}) }}"""
+    source = write(folder, text, h=Initial.inline(np.ones((3, 3), np.float32)))
+    halve(source)
+    wide, half = StatefulRunner(source, threads=1), runner(source)
+    for _ in range(2):
+        x = generator.choice([-1.0, -0.5, 0.0, 0.5, 1.0], (3, 3)).astype(np.float32)
+        expected, got = wide.run({"x": x})["y"], half.run({"x": x})["y"]
+        np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-3)
