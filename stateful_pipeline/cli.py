@@ -12,14 +12,15 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
-from stateful_pipeline.errors import PipelineError, SpecError
+from stateful_pipeline.errors import PipelineError, Place, SpecError
 from stateful_pipeline.outcome import Exit, code_of, line_without_build, worst
 from stateful_pipeline.signals import as_interrupts, forget
+from stateful_pipeline.unasked_exit import unasked_exits_fail
 
 if TYPE_CHECKING:
     from stateful_pipeline.spec.job import Planned
@@ -45,17 +46,29 @@ Sets = Annotated[
 ]
 
 
-@app.callback()
-def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-) -> None:
-    _State.debug = debug
-
-
 class _State:
-    """Options that hold for every command."""
+    """What holds for every command.
+
+    Attributes:
+        debug: Whether tracebacks are shown.
+        owed: The file that is run, and whose line of JSON is still to come, if any.
+    """
 
     debug = False
+    owed: Path | None = None
+
+
+def _debug_too(value: bool) -> bool:
+    _State.debug = _State.debug or value
+    return value
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", callback=_debug_too)]
+
+
+@app.callback()
+def _options(debug: Debug = False) -> None:
+    """Take what holds for every command."""
 
 
 @app.command()
@@ -77,15 +90,18 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="One line of JSON per spec on stdout.")
     ] = False,
+    debug: Debug = False,
 ) -> None:
     """Run all stages for all targets: script, rewrite, export, build, verify, benchmark, log."""
     codes: list[Exit] = []
     for path in specs:
+        _State.owed = path if as_json else None
         runs = _run_file(path, overrides, _Asked(targets, first, last, out, force, as_json))
         for code, line in runs:
             codes.append(code)
             if as_json:
                 _print_line(line)
+        _State.owed = None
         if Exit.INTERRUPTED in codes:
             break
     raise typer.Exit(worst(codes))
@@ -188,6 +204,7 @@ def inspect(
     spec: OneSpec,
     overrides: Sets = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    debug: Debug = False,
 ) -> None:
     """List the model's states: how each is held, and where it is changed."""
     from stateful_pipeline.spec import load_spec
@@ -211,6 +228,7 @@ def check(
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Import and construct the model too.")
     ] = False,
+    debug: Debug = False,
 ) -> None:
     """Validate specs without importing, building or loading anything that could run code."""
     from stateful_pipeline.spec import check_spec, plan_runs
@@ -299,10 +317,28 @@ _COLLECT = (100_000, 20, 50)
 at them again and again takes a fifth of a run."""
 
 
+def _print_unasked_exit(place: Place | None) -> None:
+    """Say that something else than this command has ended the process."""
+    error = PipelineError(
+        "C++ code has ended the process by exit(), before all was done",
+        place=place,
+        hint="let it throw an exception instead, as TORCH_CHECK does",
+    )
+    _print_error(error)
+    if _State.owed is not None:
+        _print_line(line_without_build(_State.owed, Exit.FAILED, str(error)))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; every error becomes a message and an exit code."""
     as_interrupts()
     gc.set_threshold(*_COLLECT)
+    _State.debug, _State.owed = False, None
+    with unasked_exits_fail(Exit.FAILED, _print_unasked_exit):
+        _run_command(arguments)
+
+
+def _run_command(arguments: Sequence[str] | None) -> NoReturn:
     try:
         result = app(args=arguments, standalone_mode=False)
         sys.exit(int(result or 0))

@@ -74,6 +74,7 @@ class Inspection:
         frontends: Every front end, with the reason why it refuses the model; None if it takes it.
         reset: The method that has set the initial values, if any.
         carried_graphs: The C++ objects that keep graphs of autograd from call to call.
+        left_by_reset: What that method leaves as calls have left it.
     """
 
     module: str
@@ -83,6 +84,7 @@ class Inspection:
     frontends: Mapping[str, str | None] = field(default_factory=dict)
     reset: str | None = None
     carried_graphs: tuple[str, ...] = ()
+    left_by_reset: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -101,11 +103,13 @@ def inspect_spec(spec: Spec) -> Inspection:
         with torch_threads(1):
             found = _inspect(subject, spec.script.frontend)
             graphs = tuple(map(str, subject.carried_graphs()))
+            reset = spec.source.reset
+            left = () if reset is None else subject.left_by_reset(reset)
     except (PipelineError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's code may raise anything
         raise stage_error(error, "inspect") from error
-    return replace(found, reset=spec.source.reset, carried_graphs=graphs)
+    return replace(found, reset=reset, carried_graphs=graphs, left_by_reset=left)
 
 
 def _inspect(subject: Subject, asked: str) -> Inspection:

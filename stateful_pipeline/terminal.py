@@ -111,10 +111,17 @@ class Terminal:
             self._console.print(f"  [yellow]{escape(place)} may raise; an engine goes on there[/]")
         for graph in notes.get("script", {}).get("carried_graphs", []):
             self._console.print(f"  [yellow]{escape(graph)}[/]")
+        self._left_by_reset(notes.get("script", {}).get("left_by_reset", ()))
         for gate in outcome.missed:
             self._console.print(f"  [red]gate missed: {escape(gate)}[/]")
         self._console.print(_verdict_line(outcome))
         self._where(outcome)
+
+    def _left_by_reset(self, paths: Sequence[str]) -> None:
+        """Say that the module's own reset takes a part of the state back, an engine's all of it."""
+        for path in paths:
+            said = f"the module's reset leaves '{path}' as it is; an engine's takes it back, too"
+            self._console.print(f"  [yellow]{escape(said)}[/]")
 
     def _explain(self, name: str, target: TargetBuild) -> None:
         if target.error is not None:
@@ -162,6 +169,7 @@ class Terminal:
         self._console.print(f"[bold]{escape(found.module)}[/]: {count}")
         if found.reset is not None:
             self._console.print(f"initial values: as '{escape(found.reset)}' leaves them")
+        self._left_by_reset(found.left_by_reset)
         self._states(found.states)
         for frontend, reason in found.frontends.items():
             chosen = ", and an export uses it" if frontend == found.frontend else ""

@@ -288,6 +288,8 @@ def test_debug_shows_the_traceback_that_is_hidden_otherwise(project):
     assert "Traceback" in project.cli("--debug", "run", spec, "--out", project.out).err
     broken = project.write("broken.yaml", "name: [\n")
     assert "Traceback" in project.cli("--debug", "check", broken).err
+    assert "Traceback" in project.cli("check", broken, "--debug").err
+    assert "Traceback" not in project.cli("check", broken).err
     assert "Traceback" not in project.cli("check", broken).err
 
 

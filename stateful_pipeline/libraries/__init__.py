@@ -20,7 +20,7 @@ from stateful_pipeline.libraries.infer import (
     run_infer,
     run_text,
 )
-from stateful_pipeline.libraries.loading import LoadedLibrary, load
+from stateful_pipeline.libraries.loading import LoadedLibrary, load, registered_classes
 from stateful_pipeline.libraries.saving import save
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "infer_program",
     "load",
     "missing_tools",
+    "registered_classes",
     "run_infer",
     "run_text",
     "save",

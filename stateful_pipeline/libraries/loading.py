@@ -18,12 +18,22 @@ from stateful_pipeline.libraries.probe import probe
 from stateful_pipeline.libraries.project import digest_of
 from stateful_pipeline.libraries.toolchain import STAGE
 from stateful_pipeline.model.torch_internals import refuse_missing
+from stateful_pipeline.unasked_exit import come_first
 
 _CLASS = re.compile(r"__torch__\.torch\.classes\.([\w.]+)")
 _NAMESPACE_TAKEN = re.compile(r"register the namespace (\w+);")
 _EARLIER = re.compile(r"Previous registration of TORCH_LIBRARY was registered at (\S+);")
 _CLASS_TAKEN = re.compile(r"__torch__\.torch\.classes\.([\w.]+).*already registered", re.DOTALL)
 _OPERATOR_TAKEN = re.compile(r"register an operator \((\w+::\w+).*multiple times", re.DOTALL)
+_ABSENT = re.compile(r"(\S+): cannot open shared object file")
+_NO_ELF = re.compile(r"invalid ELF header|file too short|wrong ELF class|not a dynamic executable")
+_ENDED = re.compile(r"it (crashes|ends the process)\b")
+_ENDS = {
+    "crashes": "the file may be cut short, or what runs while it is loaded (constructors of static "
+    "objects) is wrong: build it, or copy it, again",
+    "ends the process": "what runs while it is loaded (constructors of static objects) may not "
+    "call exit(): let it throw an exception",
+}
 _NEEDED = ("_jit_get_custom_class_schemas", "_dispatch_get_all_op_names")
 
 
@@ -73,18 +83,19 @@ def load(path: Path) -> LoadedLibrary:
 
 
 def _load(path: Path, digest: str) -> LoadedLibrary:
-    classes, operators = _classes(), _operators()
+    classes, operators = registered_classes(), _operators()
     torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    come_first()
     return LoadedLibrary(
         path,
         digest,
-        tuple(sorted(_classes() - classes)),
+        tuple(sorted(registered_classes() - classes)),
         tuple(sorted(_operators() - operators)),
     )
 
 
-def _classes() -> set[str]:
-    """Return the names of all classes that have a method."""
+def registered_classes() -> set[str]:
+    """Return the names of all classes in this process that have a method."""
     owners = [
         _CLASS.search(str(schema.arguments[0].type))
         for schema in torch._C._jit_get_custom_class_schemas()  # type: ignore[attr-defined]
@@ -111,11 +122,27 @@ def _refuse_failing(path: Path) -> None:
         raise StageError(
             f"library {path} cannot be loaded: {trial.refused}",
             stage=STAGE,
-            hint=f"this is torch {torch.__version__}, for which it has to be built;"
-            " given as a folder with a CMakeLists.txt, it is built for the torch that is there",
+            hint=_why_refused(trial.refused),
         )
     if trial.aborted is not None:
         raise _taken(path, trial.aborted)
+
+
+def _why_refused(reason: str) -> str:
+    """Return what to try where the dynamic linker refuses a library for that reason."""
+    absent = _ABSENT.match(reason)
+    if absent is not None:
+        return (
+            f"the library is linked to {absent.group(1)}, which the linker does not find: put that "
+            "into the folder of the library and link with the rpath $ORIGIN, name its folder in "
+            "LD_LIBRARY_PATH, or list it before the library in `source.libraries`"
+        )
+    if _NO_ELF.search(reason):
+        return "this is no whole shared library for this machine: build it, or copy it, again"
+    return (
+        f"this is torch {torch.__version__}, for which it has to be built;"
+        " given as a folder with a CMakeLists.txt, it is built for the torch that is there"
+    )
 
 
 def _taken(path: Path, reason: str) -> StageError:
@@ -131,7 +158,9 @@ def _taken(path: Path, reason: str) -> StageError:
     elif (found := _CLASS_TAKEN.search(reason) or _OPERATOR_TAKEN.search(reason)) is not None:
         what = f"'{found.group(1)}', as {_who(found.group(1))} did before"
     else:
-        return StageError(f"library {path} cannot be loaded: {reason}", stage=STAGE)
+        found = _ENDED.match(reason)
+        why = None if found is None else _ENDS[found.group(1)]
+        return StageError(f"library {path} cannot be loaded: {reason}", stage=STAGE, hint=why)
     return StageError(f"library {path} registers {what}", stage=STAGE, hint=hint)
 
 

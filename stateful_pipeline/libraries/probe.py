@@ -24,6 +24,8 @@ from typing import BinaryIO, NoReturn
 
 import torch
 
+from stateful_pipeline.unasked_exit import leave_at_once
+
 _LONGEST = 60.0
 """Seconds that a library may take to load."""
 _REFUSED, _BROKEN = 1, 2
@@ -47,17 +49,18 @@ def probe(path: Path) -> Trial:
     """Load the library ``path`` in a fork of this process, and return how that ended."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as loaded:
         with warnings.catch_warnings():
             # Python warns of threads that hold locks for ever in a fork; this one takes those of
             # the allocator and of the linker alone, which the C library frees.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _load_and_exit(path, said)
+            _load_and_exit(path, said, loaded)
         status = _wait(pid)
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
+        came_back = os.fstat(loaded.fileno()).st_size > 0
     if status is None:
         return Trial(aborted=f"it is not loaded after {_LONGEST:.0f} s")
     if os.WIFSIGNALED(status):
@@ -68,20 +71,26 @@ def probe(path: Path) -> Trial:
     code = os.WEXITSTATUS(status)
     if code == _REFUSED:
         return Trial(refused=text)
-    if code == 0:
+    if code == 0 and came_back:
         return Trial()
     return Trial(aborted=f"it ends the process with code {code} {text}".strip())
 
 
-def _load_and_exit(path: Path, said: BinaryIO) -> NoReturn:
-    """Load the library, in the fork; what the process says goes to a file."""
+def _load_and_exit(path: Path, said: BinaryIO, loaded: BinaryIO) -> NoReturn:
+    """Load the library, in the fork; what the process says goes to a file.
+
+    To another one it writes when the library is loaded: code that runs meanwhile may end the
+    process, with any code.
+    """
     code = _BROKEN
     try:
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
+        leave_at_once()
         torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+        os.write(loaded.fileno(), b"loaded")
         code = 0
     except OSError as error:
         os.write(2, str(error.__cause__ or error).encode())

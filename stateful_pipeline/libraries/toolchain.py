@@ -27,8 +27,12 @@ _CMAKE_ERROR = re.compile(r"^CMake Error at (?P<file>[^:]+):(?P<line>\d+)")
 _NOISE = re.compile(r"^(\[\d+/\d+\]|FAILED: |ninja: |-- |g?make(\[\d+\])?: |\[ *\d+%\])")
 _PATIENCE = 5.0
 """Seconds in which what is asked to end may do so."""
-_SHOWN = 60
-"""So many lines of complaints are shown; the log has the others."""
+_ORIGIN = re.compile(
+    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): +"
+    r"(?:required from here|note: in instantiation of .* requested here)"
+)
+_SHOWN, _WIDEST = 60, 400
+"""So many lines of complaints are shown, and so much of each; the log has the rest."""
 
 
 @dataclass(frozen=True)
@@ -157,17 +161,26 @@ def complaint(log: Path, folder: Path) -> StageError:
         for before, line in zip(["", *lines], lines, strict=False)
         if not _NOISE.match(line) and not before.startswith("FAILED: ")  # then comes the command
     ]
-    message = "\n".join([f"the C++ project {folder.name} cannot be built", *spoken[:_SHOWN]])
+    shown = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]} .." for line in spoken[:_SHOWN]]
+    message = "\n".join([f"the C++ project {folder.name} cannot be built", *shown])
     place = _first_place(lines, folder)
     return StageError(message, stage=STAGE, place=place, hint=f"the whole log is in {log}")
 
 
 def _first_place(lines: Sequence[str], folder: Path) -> Place | None:
+    """Return where the first error is: in a template of others, the project's line that asks."""
     for line in lines:
         found = _ERROR.match(line) or _CMAKE_ERROR.match(line)
         if found is not None:
-            parts = found.groupdict()
-            column = parts.get("column")
-            file = folder / parts["file"]  # stays what it is where it is absolute
-            return Place(str(file), int(parts["line"]), None if column is None else int(column))
+            place = _place(found, folder)
+            asked = (_place(o, folder) for o in map(_ORIGIN.match, lines) if o is not None)
+            own = next((each for each in asked if Path(each.file).is_relative_to(folder)), None)
+            return place if own is None or Path(place.file).is_relative_to(folder) else own
     return None
+
+
+def _place(found: re.Match[str], folder: Path) -> Place:
+    parts = found.groupdict()
+    column = parts.get("column")
+    file = folder / parts["file"]  # stays what it is where it is absolute
+    return Place(str(file), int(parts["line"]), None if column is None else int(column))

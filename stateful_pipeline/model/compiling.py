@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.jit import _recursive, _script, _state, frontend
 
 from stateful_pipeline.model import builtins_in_torchscript as written
@@ -78,6 +79,32 @@ def exported(cls: type, names: Sequence[str]) -> Iterator[None]:
     finally:
         for function in marked:
             delattr(function, _MODIFIER)
+
+
+@contextmanager
+def only_called(module: nn.Module, method: str) -> Iterator[None]:
+    """Let TorchScript compile no method but ``method`` and what it calls, exported or not.
+
+    What else a user exports is for programs that hold the whole module.
+
+    Args:
+        module: The module.
+        method: Its entry point.
+    """
+    marked: list[tuple[Any, Any]] = []
+    try:
+        for cls in {base for inner in module.modules() for base in type(inner).__mro__}:
+            for name, function in vars(cls).items():
+                asked = name == method and isinstance(module, cls)
+                if isinstance(function, types.FunctionType) and not asked:
+                    marker = vars(function).get(_MODIFIER)
+                    if marker is _internal.FunctionModifiers.EXPORT:
+                        marked.append((function, marker))
+                        delattr(function, _MODIFIER)
+        yield
+    finally:
+        for function, marker in marked:
+            setattr(function, _MODIFIER, marker)
 
 
 @contextmanager

@@ -13,18 +13,13 @@ import torch
 from torch import nn
 
 from stateful_pipeline.contract import Axis
-from stateful_pipeline.errors import PipelineError, StageError, StateError
-from stateful_pipeline.model.cpp_objects import cpp_class, same_state
-from stateful_pipeline.model.cpp_places import cpp_objects
-from stateful_pipeline.model.deployable import own_copy
+from stateful_pipeline.errors import PipelineError, StageError
+from stateful_pipeline.model.cpp_places import own_copy
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Call, Step, Tensors, exact_kernels, module_raised
 from stateful_pipeline.model.schedule import Schedule, changing
 from stateful_pipeline.model.sizes import usual_sizes
-from stateful_pipeline.model.snapshot import Snapshot
 from stateful_pipeline.model.tree import named_outputs
-
-_PICKLED_STEPS = 16
 
 
 class Copies:
@@ -111,43 +106,3 @@ class Copies:
         except StageError:
             return False
         return True
-
-
-def refuse_lossy_pickles(
-    module: nn.Module, call: Call, plan: InputPlan, sizes: Sequence[Mapping[str, int]]
-) -> None:
-    """Refuse a module whose C++ objects come back from pickling as other ones.
-
-    A copy takes some steps, and the module itself the same ones: they have to give the same bits.
-
-    Args:
-        module: The module; what its classes pickle is left as it was.
-        call: Calls its entry point.
-        plan: The inputs.
-        sizes: Sizes of the axes, of which the first is taken at which the module runs.
-
-    Raises:
-        StateError: They give something else.
-    """
-    objects = cpp_objects(module)
-    copies = Copies(module, call)
-    for each in sizes if objects else ():
-        try:
-            expected = list(copies.rollout(each, plan.steps(each, 0, _PICKLED_STEPS)))
-        except StageError:
-            continue  # it does not take these sizes
-        with Snapshot(module), torch.no_grad(), exact_kernels():
-            for step in expected:
-                if not same_state(named_outputs(call(module, dict(step.inputs))), step.outputs):
-                    raise _lossy(objects, step.index)
-        return
-
-
-def _lossy(objects: Mapping[str, Any], step: int) -> StateError:
-    classes = " and ".join(sorted({cpp_class(value) for value in objects.values()}))
-    return StateError(
-        f"a copy by def_pickle answers otherwise than the module itself at step {step}: {classes} "
-        "does not pickle all that it holds, as it holds it",
-        attribute=next(iter(objects)),
-        hint="let def_pickle give, and take back, everything that methods read",
-    )

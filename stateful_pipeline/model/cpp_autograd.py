@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from stateful_pipeline.errors import StateError
 from stateful_pipeline.model.cpp_calls import Intercepted
-from stateful_pipeline.model.cpp_objects import cpp_class, is_pickled
+from stateful_pipeline.model.cpp_objects import cpp_class, is_pickled, raw_state, values_in
 from stateful_pipeline.model.cpp_places import copied_module, cpp_objects
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.reference import Call
@@ -70,7 +71,7 @@ def carried_graphs(
     objects = {p: v for p, v in cpp_objects(module).items() if is_pickled(v)}
     found: dict[str, CarriedGraph] = {}
     for path, value in objects.items():
-        if _requires_grad(_raw_state(value)):
+        if _requires_grad(raw_state(value)):
             name = cpp_class(value)
             found[path] = CarriedGraph(path, name, CONSTRUCTOR, *_MADE)
     left = {path: value for path, value in objects.items() if path not in found}
@@ -94,20 +95,9 @@ _GIVEN = (
 )
 
 
-def _raw_state(value: Any) -> Any:
-    return value._get_method("__getstate__")()
-
-
-def _requires_grad(value: Any) -> bool:
-    return any(tensor.requires_grad for tensor in _tensors(value))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+def _requires_grad(state: Any) -> bool:
+    tensors = (value for value in values_in(state) if isinstance(value, torch.Tensor))
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _run(
@@ -139,8 +129,8 @@ def _in_python(
     memo: dict[int, Any] = {id(value): Watched(path, value) for path, value in objects.items()}
     try:
         copied = copied_module(module, memo)
-    except RuntimeError:  # it holds a tensor with a graph, which is no state of a C++ object
-        return []
+    except (RuntimeError, StateError):
+        return []  # it holds a tensor with a graph, which is no state of an object, or is refused
     for _ in _run(copied, call, plan, sizes):
         pass
     return list(found.values())
@@ -155,7 +145,7 @@ def _in_scripted(
     found: dict[str, CarriedGraph] = {}
     for _ in _run(copied, call, plan, sizes):
         for path, value in objects.items():
-            if _requires_grad(_raw_state(theirs[path])):
+            if _requires_grad(raw_state(theirs[path])):
                 found.setdefault(path, CarriedGraph(path, cpp_class(value), method, *_KEPT))
     return list(found.values())
 
@@ -167,9 +157,9 @@ class _Watched(Intercepted):
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the method, and look at what it leaves and returns."""
-        before = _requires_grad(_raw_state(self.object))
+        before = _requires_grad(raw_state(self.object))
         result = super().call(method, args, kwargs)
-        after = _requires_grad(_raw_state(self.object))
+        after = _requires_grad(raw_state(self.object))
         given = _requires_grad([*args, *kwargs.values()])
         if after and not before:
             self._note(method, _KEPT)

@@ -40,5 +40,20 @@ class Intercepted:
         return result
 
 
+def _special(name: str) -> Any:
+    """Return the method by which Python does what ``len`` and brackets ask for."""
+
+    def call(self: Intercepted, *args: Any) -> Any:
+        if not self.object._has_method(name):
+            raise TypeError(f"the C++ class {self.name} has no method '{name}'")
+        return self.call(name, args, {})
+
+    return call
+
+
+for _name in ("__len__", "__contains__", "__getitem__", "__setitem__", "__call__"):
+    setattr(Intercepted, _name, _special(_name))
+
+
 def _as_object(value: Any) -> Any:
     return value.object if isinstance(value, Intercepted) else value

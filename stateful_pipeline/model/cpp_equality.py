@@ -8,6 +8,7 @@ order of the same operators rounds; all else must be the same.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,16 @@ import torch
 
 from stateful_pipeline.errors import PipelineError, StateError
 from stateful_pipeline.model.cpp_calls import Intercepted
-from stateful_pipeline.model.cpp_forms import copied_with, named_form, with_explicit_forms
+from stateful_pipeline.model.cpp_differences import in_short
+from stateful_pipeline.model.cpp_forms import (
+    copied_with,
+    named_form,
+    refuse_without_method,
+    with_explicit_forms,
+)
 from stateful_pipeline.model.cpp_objects import (
     copied_object,
     cpp_class,
-    cpp_methods,
     is_cpp_object,
     make_form,
     own_copy,
@@ -86,7 +92,7 @@ def _check_steps(reference: Reference, plan: InputPlan, at: Mapping[str, int]) -
             ("output", theirs.outputs, ours.outputs),
             ("state", theirs.after, ours.after),
         ):
-            wrong = next((n for n in want if n not in have or not _alike(want[n], have[n])), None)
+            wrong = next((n for n in want if n not in have or not alike(want[n], have[n])), None)
             if wrong is not None:
                 raise StateError(
                     f"with the explicit form of {classes}, {kind} '{wrong}' of step {ours.index} "
@@ -143,14 +149,8 @@ class _Twin(Intercepted):
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call both, and return what the C++ class returns."""
         form = make_form(self.name, state_of(self.object))
-        function = getattr(form, method, None)
-        if not callable(function):
-            schemas = cpp_methods(self.object)
-            raise StateError(
-                f"{named_form(self.name)} has no method '{method}', which the model calls",
-                attribute=self.path,
-                hint=f"write {next(text for text in schemas if text.startswith(f'{method}('))}",
-            )
+        refuse_without_method(self.path, self.object, form, method)
+        function = getattr(form, method)
         ours = [_as_form(own_copy(value)) for value in args]
         our_named = {name: _as_form(own_copy(value)) for name, value in kwargs.items()}
         wanted = super().call(method, args, kwargs)
@@ -164,6 +164,11 @@ class _Twin(Intercepted):
             ) from error
         self._compare(method, "returns another result", wanted, got)
         self._compare(method, "leaves another state", state_of(self.object), self._taken(state))
+        names = inspect.signature(function)
+        given = names.bind(*map(_as_object, args), **{n: _as_object(v) for n, v in kwargs.items()})
+        for name, value in names.bind(*ours, **our_named).arguments.items():
+            does = f"leaves another value in its argument '{name}'"
+            self._compare(method, does, given.arguments[name], value)
         return wanted
 
     def _taken(self, state: Any) -> Any:
@@ -176,10 +181,10 @@ class _Twin(Intercepted):
         return state_of(after)
 
     def _compare(self, method: str, does: str, want: Any, have: Any) -> None:
-        if not _alike(_as_object(want), have):
+        if not alike(_as_object(want), have):
             raise StateError(
                 f"{named_form(self.name)}: '{method}' {does} than the class: "
-                f"{_short(have)} instead of {_short(want)}",
+                f"{in_short(have)} instead of {in_short(want)}",
                 attribute=self.path,
                 hint="with the same arguments and in the same state, both have to do the same; "
                 "where one size is that of an axis alone, declare the state's shape under `states`",
@@ -194,27 +199,17 @@ def _as_form(value: Any) -> Any:
     return make_form(value.name, state_of(value.object)) if isinstance(value, _Twin) else value
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        text = " ".join(str(value.tolist()).split())
-        kind = str(value.dtype).removeprefix("torch.")
-        return f"{kind}{list(value.shape)} {text[:40]}{'..' if len(text) > 40 else ''}"
-    if isinstance(value, list | tuple):
-        return f"({', '.join(map(_short, value))})"
-    return repr(value)[:80]
-
-
-def _alike(want: Any, have: Any) -> bool:
-    """Whether a C++ class and its explicit form gave the same, floats up to rounding."""
+def alike(want: Any, have: Any) -> bool:
+    """Whether a C++ class gave what its explicit form, or a copy, gave: floats up to rounding."""
     if is_cpp_object(want):
-        return _alike(state_of(want), _state_of_form(want, have))
+        return alike(state_of(want), _state_of_form(want, have))
     if isinstance(want, torch.Tensor):
         return isinstance(have, torch.Tensor) and _alike_tensors(want, have)
     if isinstance(want, list | tuple):
         same = isinstance(have, list | tuple) and len(want) == len(have)
-        return same and all(map(_alike, want, have))
+        return same and all(map(alike, want, have))
     if isinstance(want, dict):
-        return want.keys() == have.keys() and all(_alike(want[key], have[key]) for key in want)
+        return want.keys() == have.keys() and all(alike(want[key], have[key]) for key in want)
     if isinstance(have, torch.Tensor) and have.ndim == 0:  # a number may be a 0-d tensor there
         have = have.item()
     if isinstance(want, float) and isinstance(have, int | float):

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import StateError
+from stateful_pipeline.errors import Place, StateError
+from stateful_pipeline.model.cpp_differences import first_difference
+from stateful_pipeline.model.cpp_instances import place_of_class
 from stateful_pipeline.model.cpp_objects import (
     cpp_class,
     cpp_methods,
@@ -84,9 +86,51 @@ def _check_round_trip(path: str, name: str, value: Any) -> None:
         first = str(error).partition("\n")[0]
         message = f"what {named_form(name)} gives by to_state() is not taken back: {first}"
         raise StateError(message, attribute=path, place=user_place(error), hint=hint) from error
-    if not same_state(state_of(copied), state):
-        message = f"{named_form(name)} does not give back the state that it is made from"
-        raise StateError(message, attribute=path, hint=hint)
+    given = state_of(copied)
+    if not same_state(given, state):
+        what = first_difference(state, given, same_state)
+        raise StateError(
+            f"{named_form(name)} does not give back the state that it is made from: after the "
+            f"class has taken to_state(), {what}",
+            attribute=path,
+            place=place_of_class(type(form)),
+            hint=hint,
+        )
+
+
+def refuse_without_method(
+    path: str, value: Any, form: Any, method: str, place: Place | None = None
+) -> None:
+    """Refuse a form that lacks a method that the model calls, and say what to write.
+
+    Args:
+        path: Where the module holds the object.
+        value: The object.
+        form: An instance of the explicit form of its class.
+        method: The method.
+        place: Where the model calls it, if that is known.
+
+    Raises:
+        StateError: The form has no such method, or hides it behind an attribute.
+    """
+    written = callable(getattr(type(form), method, None))
+    if written and callable(getattr(form, method)):
+        return
+    name = cpp_class(value)
+    if written:
+        raise StateError(
+            f"{named_form(name)} has an attribute '{method}', which hides its method of that name",
+            attribute=path,
+            place=place_of_class(type(form)),
+            hint=f"give the attribute another name, as in self._{method}",
+        )
+    signatures = (text for text in cpp_methods(value) if text.startswith(f"{method}("))
+    raise StateError(
+        f"{named_form(name)} has no method '{method}', which the model calls",
+        attribute=path,
+        place=place,
+        hint=f"write {next(signatures, method)}",
+    )
 
 
 def named_form(name: str) -> str:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
@@ -34,6 +34,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import StateError
+from stateful_pipeline.model.cpp_instances import new_instance
 from stateful_pipeline.model.equal_tensors import equal_tensors
 
 _CLASSES = "__torch__.torch.classes."
@@ -112,10 +113,24 @@ def state_type(value: Any) -> Any:
     return value._get_method("__getstate__").schema.returns[0].type
 
 
+def raw_state(value: Any) -> Any:
+    """Return what an object pickles: it may be the very tensors and objects that it holds."""
+    return value._get_method("__getstate__")()
+
+
+def values_in(state: Any) -> Iterator[Any]:
+    """Yield what is in a pickled state, containers taken apart."""
+    if isinstance(state, list | tuple | dict):
+        for item in state.values() if isinstance(state, dict) else state:
+            yield from values_in(item)
+    else:
+        yield state
+
+
 def state_of(value: Any) -> Any:
     """Return what an object pickles, as copies that share nothing with it."""
     with torch.no_grad():
-        return own_copy(value._get_method("__getstate__")())
+        return own_copy(raw_state(value))
 
 
 def put_state(value: Any, state: Any) -> None:
@@ -238,31 +253,11 @@ def make_form(name: str, state: Any) -> Any:
     """Return a new instance of the explicit form of a class.
 
     Raises:
-        StateError: The form cannot be made from the state.
+        StateError: The form cannot be made from the state, or cannot change what it holds.
     """
     form = form_class(name)
     assert form is not None  # whoever has none was refused
-    try:
-        with torch.random.fork_rng(devices=[]):  # a layer in it begins with random weights
-            made = form(own_copy(state))
-    except Exception as error:  # the user's class may raise anything
-        raise StateError(
-            f"the explicit form {form.__name__} of the C++ class {name} cannot be made from a "
-            f"pickled state: {type(error).__name__}: {error}",
-            hint=f"its constructor takes what {name} pickles: {_words(state)}",
-        ) from error
-    for held in (made, *getattr(made, "__dict__", {}).values()):
-        if isinstance(held, nn.Module):
-            held.eval()  # as the model is
-    return made
-
-
-def _words(state: Any) -> str:
-    if isinstance(state, torch.Tensor):
-        return f"a tensor {list(state.shape)}"
-    if isinstance(state, tuple):
-        return f"a tuple of {', '.join(map(_words, state))}"
-    return f"a {type(state).__name__}"
+    return new_instance(name, form, own_copy(state))
 
 
 def _keep_what_is_same(before: Any, after: Any) -> None:

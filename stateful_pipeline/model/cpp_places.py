@@ -7,7 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from stateful_pipeline.model.cpp_objects import is_cpp_object, is_pickled, put_state, state_of
+from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.model.cpp_objects import (
+    cpp_class,
+    is_cpp_object,
+    is_pickled,
+    put_state,
+    state_of,
+)
 from stateful_pipeline.model.holders import Visit, walk
 
 
@@ -40,9 +47,40 @@ def copied_module(module: nn.Module, memo: dict[int, Any] | None = None) -> nn.M
     Args:
         module: The module.
         memo: What is put into the places of some values, by their identity.
+
+    Raises:
+        StateError: A function holds an object, which no copy then has for itself.
     """
+    theirs = {id(value) for value in cpp_objects(module).values()}
     copied = copy.deepcopy(module, {} if memo is None else memo)
-    for value in cpp_objects(copied).values():
+    for path, value in cpp_objects(copied).items():
+        if id(value) in theirs:
+            raise StateError(
+                f"is an object of the C++ class {cpp_class(value)} that a function holds, of which "
+                "no copy of the module has one for itself",
+                attribute=path,
+                hint="hold it in an attribute of the module",
+            )
         if is_pickled(value):
             put_state(value, state_of(value))
     return copied
+
+
+def own_copy(module: nn.Module) -> nn.Module:
+    """Return a copy that shares nothing; C++ objects are copied as their classes pickle them.
+
+    Raises:
+        StageError: It cannot be copied.
+        StateError: A function holds a C++ object.
+    """
+    try:
+        return copied_module(module)
+    except PipelineError:
+        raise
+    except Exception as error:  # what the module holds may raise anything
+        first = str(error).partition("\n")[0]
+        raise StageError(
+            f"the module cannot be copied: {type(error).__name__}: {first}",
+            stage="script",
+            hint="a C++ class says by def_pickle what is copied; Python's by __deepcopy__",
+        ) from error

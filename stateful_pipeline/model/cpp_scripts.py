@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from stateful_pipeline.errors import PipelineError, StageError, StateError
+from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model import compiling, jit
-from stateful_pipeline.model.cpp_forms import named_form
+from stateful_pipeline.model.cpp_forms import named_form, refuse_without_method
 from stateful_pipeline.model.cpp_objects import (
     class_of,
     cpp_class,
-    cpp_methods,
     form_of,
 )
 from stateful_pipeline.model.cpp_places import cpp_objects, cpp_places
@@ -105,14 +104,7 @@ def _compiled(path: str, value: Any, called: Mapping[str, jit.Node]) -> torch.ji
     form = form_of(value)
     cls = type(form)
     for method, node in called.items():
-        if not callable(getattr(cls, method, None)):
-            signature = next(text for text in cpp_methods(value) if text.startswith(f"{method}("))
-            raise StateError(
-                f"{named_form(name)} has no method '{method}', which the model calls",
-                attribute=path,
-                place=jit.place_of(node),
-                hint=f"write {signature}",
-            )
+        refuse_without_method(path, value, form, method, jit.place_of(node))
     try:
         with ExitStack() as stack:
             for method in called:

@@ -17,7 +17,7 @@ from torch import nn
 from stateful_pipeline.errors import PipelineError, StageError
 from stateful_pipeline.model import compiling, jit
 from stateful_pipeline.model.cpp_objects import give_written, same_state
-from stateful_pipeline.model.cpp_places import copied_module
+from stateful_pipeline.model.cpp_places import own_copy
 from stateful_pipeline.model.dropped import refuse_dropped_writes
 from stateful_pipeline.model.holders import write
 from stateful_pipeline.model.inputs import InputPlan
@@ -121,23 +121,6 @@ def initial_module(subject: Subject) -> nn.Module:
         put(copied, StateDef(name, held.paths, shape, value, kind=kind, number=number), value)
     give_written()
     return copied
-
-
-def own_copy(module: nn.Module) -> nn.Module:
-    """Return a copy that shares nothing; C++ objects are copied as their classes pickle them.
-
-    Raises:
-        StageError: It cannot be copied.
-    """
-    try:
-        return copied_module(module)
-    except Exception as error:  # what the module holds may raise anything
-        first = str(error).partition("\n")[0]
-        raise StageError(
-            f"the module cannot be copied: {type(error).__name__}: {first}",
-            stage="script",
-            hint="a C++ class says by def_pickle what is copied; Python's by __deepcopy__",
-        ) from error
 
 
 def _watched(

@@ -79,8 +79,7 @@ def _unlike_python(
             yield (
                 statement,
                 f"TorchScript does not write where Python does: {_text(statement)}",
-                "write to the tensor itself, not to what a function gave; index with int(i), or "
-                "use index_add_, index_copy_ or index_put_",
+                _how_to_write(statement),
             )
 
 
@@ -221,5 +220,18 @@ def _writes_to_tensor(node: Node) -> bool:
     )
 
 
-def _text(statement: ast.stmt) -> str:
+def _how_to_write(statement: ast.stmt) -> str:
+    """Return what writes, in TorchScript too."""
+    hint = (
+        "write to the tensor itself, not to what a function gave; index with int(i), or use "
+        "index_add_, index_copy_ or index_put_"
+    )
+    if not isinstance(statement, ast.AugAssign):
+        return hint
+    target = statement.target
+    plain = f"{_text(target)} = {ast.unparse(ast.BinOp(target, statement.op, statement.value))}"
+    return f"for an item of a dict or a list, {plain}; {hint}"
+
+
+def _text(statement: ast.AST) -> str:
     return ast.unparse(statement).splitlines()[0]

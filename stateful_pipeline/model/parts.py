@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.parameter import is_lazy
 
 _MOST_COMPARED = 10_000_000
 """The number of elements up to which it is found out whether two tensors overlap."""
@@ -126,6 +127,25 @@ def _is_same(part: Part, whole: torch.Tensor, wanted: torch.Tensor) -> bool:
         wanted.stride(),
         wanted.storage_offset(),
     )
+
+
+def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors may have an element in common, whoever made the storages below them."""
+    if a.device != b.device or not (_has_memory(a) and _has_memory(b)):
+        return False
+    if a.untyped_storage()._cdata == b.untyped_storage()._cdata:
+        return overlap(a, b)
+    if a.numel() == 0 or b.numel() == 0:
+        return False
+    starts = [t.untyped_storage().data_ptr() for t in (a, b)]
+    spans = [
+        (start + _span(t)[0], start + _span(t)[1]) for start, t in zip(starts, (a, b), strict=True)
+    ]
+    return all(starts) and spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return not is_lazy(tensor) and not tensor.is_nested and tensor.layout == torch.strided
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -169,6 +169,19 @@ def is_same_object(one: Any, other: Any) -> bool:
     return bool(code.run(code.add("aten::__is__", both, torch._C.BoolType.get())))
 
 
+def is_same_cpp_object(one: Any, other: Any) -> bool:
+    """Whether two of Python's stand-ins for C++ objects stand for the very same one.
+
+    Each time that C++ hands an object out, PyTorch puts another one of its own around it.
+    """
+    if str(one._type()) != str(other._type()):
+        return False
+    code, kind = _Code(), torch._C.AnyType.get()
+    both = [code.given(value, value._type()) for value in (one, other)]
+    inner = [code.add("prim::GetAttr", [value], kind, "capsule") for value in both]
+    return bool(code.run(code.add("aten::__is__", inner, torch._C.BoolType.get())))
+
+
 def set_item(container: List | Dict, key: Any, value: Any) -> None:
     """Put ``value`` under ``key`` of the very container that ``container`` is a copy of."""
     code = _Code()

@@ -27,6 +27,11 @@ from stateful_pipeline.model.shells import Shells, scriptable
 from stateful_pipeline.model.user_code import is_user_file
 
 _WATCHED_STEPS = 4
+_UNIT = re.compile(r" \(of Python compilation unit at: \w+\)")
+_OBJECT_PUT = re.compile(
+    r"Wrong type for attribute assignment\. Expected (?!__torch__\.torch\.classes\.)\S+ "
+    r"but got __torch__\.torch\.classes\.([\w.]*\w)"
+)
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -91,7 +96,10 @@ def script(reference: Reference, plan: InputPlan, sizes: Mapping[str, int]) -> S
             for state in reference.states:
                 if state.number:  # an attribute that is 0 and will be 0.5 has the type of 0.0
                     put(reference.module, state, state.initial)
-            with scriptable(reference.module, seen) as shells:
+            with (
+                compiling.only_called(reference.module, method),
+                scriptable(reference.module, seen) as shells,
+            ):
                 module = compiled(reference.module, seen, shells)
                 refuse_uncompiled(reference.module, module, method)
                 graph = jit.inlined_graph(module, method)
@@ -151,7 +159,6 @@ def compiled(module: nn.Module, seen: SeenTypes, shells: Shells) -> torch.jit.Sc
 
 def refuse_uncompiled(module: nn.Module, scripted: torch.jit.ScriptModule, method: str) -> None:
     """Raise ``StageError`` where TorchScript has left out the method that is asked for."""
-    """Raise ``StageError`` where TorchScript has left out the method that is asked for."""
     if method in methods(scripted):
         return
     raise StageError(
@@ -170,12 +177,17 @@ def _place_of_function(function: Any) -> Place | None:
 
 def refusal(error: Exception) -> StageError:
     """Return the error for what TorchScript's compiler has raised: its reason, the user's line."""
-    """Return the error for what TorchScript's compiler has raised: its reason, the user's line."""
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    text = _UNIT.sub("", str(error))
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    put = _OBJECT_PUT.search(text)
     return StageError(
         f"torch.jit.script refused: {type(error).__name__}: " + "\n".join(lines[:6]),
         stage="script",
-        place=_place(str(error)) or user_place(error),
+        place=_place(text) or user_place(error),
+        hint=None
+        if put is None
+        else f"no engine but libtorch can put another object of the C++ class {put.group(1)} "
+        "there: keep the object, and call a method that takes it back to its first state",
     )
 
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
 from stateful_pipeline.contract import Axis
-from stateful_pipeline.errors import Place
+from stateful_pipeline.errors import PipelineError, Place
 from stateful_pipeline.model.cpp_autograd import CarriedGraph, carried_graphs
 from stateful_pipeline.model.cpp_objects import give_written
+from stateful_pipeline.model.cpp_places import cpp_objects, own_copy
+from stateful_pipeline.model.cpp_sharing import (
+    STEPS,
+    Steps,
+    compare_with_reference,
+    refuse_sharing,
+)
 from stateful_pipeline.model.discover import (
     Discovery,
     discover,
@@ -21,7 +29,10 @@ from stateful_pipeline.model.discover import (
 )
 from stateful_pipeline.model.fixed import refuse_other_values
 from stateful_pipeline.model.inputs import InputPlan
+from stateful_pipeline.model.modes import refuse_opaque
 from stateful_pipeline.model.observe import Observation
+from stateful_pipeline.model.reference import Reference
+from stateful_pipeline.model.resets import left_by_reset
 from stateful_pipeline.model.settle import Wish
 from stateful_pipeline.model.sizes import corner_sizes
 
@@ -49,23 +60,71 @@ class Subject:
         """The states that the user declared as ignored."""
         return tuple(name for name, wish in self.wishes.items() if wish.ignore)
 
+    @cached_property
+    def _observed(self) -> nn.Module:
+        """The module, or a copy where it holds C++ objects.
+
+        Whatever is put back into an object parts it from what it shares, so that a module with
+        objects cannot be left as it was.
+        """
+        if not cpp_objects(self.module):
+            return self.module
+        try:
+            return own_copy(self.module)
+        except PipelineError:  # for which it is refused; what it does can be shown all the same
+            return self.module
+
+    def refuse_sharing(self) -> None:
+        """Refuse C++ objects that share something, or do not pickle all that they hold.
+
+        Raises:
+            StateError: There are such objects.
+            StageError: The module cannot be copied.
+        """
+        refuse_sharing(self.module, self.call.unchecked(), self.plan, corner_sizes(self.axes))
+
     def observe(self) -> Observation:
         """Run it and return what changed, also where that cannot be made a state."""
         call = self.call.unchecked()
-        return observe_anew(self.module, call, self.plan, self.axes, self.wishes)
+        return observe_anew(self._observed, call, self.plan, self.axes, self.wishes)
 
     def places(self, paths: Sequence[str]) -> dict[str, Place]:
         """Return the line of the user's code that changes each of ``paths``, where one is found."""
-        return places_of_changes(self.module, self.call, self.plan, self.axes, paths)
+        return places_of_changes(self._observed, self.call, self.plan, self.axes, paths)
 
     def carried_graphs(self) -> tuple[CarriedGraph, ...]:
         """Return which of its C++ objects keep graphs of autograd from call to call."""
         sizes = corner_sizes(self.axes)[0]
         return carried_graphs(self.module, self.call.unchecked(), self.plan, sizes)
 
+    def left_by_reset(self, reset: str) -> tuple[str, ...]:
+        """Return the paths of what calls change and the method ``reset`` leaves as it is then."""
+        call, sizes = self.call.unchecked(), corner_sizes(self.axes)
+        left = left_by_reset(self._observed, reset, call, self.plan, sizes)
+        return tuple(path for path in left if path not in self.ignored)
+
     def discover(self) -> Discovery:
-        """Find its states."""
-        return discover(self.module, self.call, self.plan, self.axes, self.wishes)
+        """Find its states, in a copy if it holds C++ objects."""
+        refuse_opaque(self.module)
+        self.refuse_sharing()
+        discovery = discover(self._observed, self.call, self.plan, self.axes, self.wishes)
+        sizes = corner_sizes(self.axes)[0]
+        self.compare_with(discovery.reference, sizes, lambda: self.plan.steps(sizes, 0, STEPS))
+        return discovery
+
+    def compare_with(self, reference: Reference, sizes: Mapping[str, int], steps: Steps) -> None:
+        """Compare C++ objects that are made in the first call with those of the reference.
+
+        Args:
+            reference: What stands for the module.
+            sizes: The sizes of the first step.
+            steps: Gives the inputs of each step.
+
+        Raises:
+            StateError: They do something else.
+        """
+        if all(wish.is_own for wish in self.wishes.values()):  # it begins as the module does
+            compare_with_reference(self.module, reference, sizes, steps)
 
 
 @dataclass(frozen=True)

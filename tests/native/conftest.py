@@ -55,6 +55,11 @@ def states(cache: Path) -> LoadedLibrary:
 
 
 @pytest.fixture(scope="session")
+def sharing(cache: Path) -> LoadedLibrary:
+    return load(build(TESTS / "sharing", cache).path)
+
+
+@pytest.fixture(scope="session")
 def clash(cache: Path) -> Path:
     """A library that does what the variable CLASH says while it is loaded."""
     return build(TESTS / "clash", cache).path

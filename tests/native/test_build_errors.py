@@ -43,6 +43,26 @@ def test_error_of_cmake_is_shown_with_its_line(small: Any) -> None:
     assert (caught.value.file, caught.value.line) == (str(lists), small.cmake.count("\n") + 1)
 
 
+TEMPLATE = """\
+#pragma once
+template <class T> struct Check { static_assert(sizeof(T) > 100, "too small"); };
+template <class T, class... More> int check(T) { return Check<T>(), 0; }
+"""
+
+
+def test_error_in_a_header_of_others_is_told_at_the_line_that_led_there(small: Any) -> None:
+    header = small.outside / "others.h"
+    header.write_text(TEMPLATE)
+    more = ", ".join(["std::tuple<unsigned long long, long double>"] * 40)
+    code = f"int answer() {{\n  return check<int, {more}>(1);\n}}\n"
+    source = small.write("small.cpp", f'#include "others.h"\n#include <tuple>\n{code}')
+    with pytest.raises(StageError, match="too small") as caught:
+        small.answer()
+    assert (caught.value.file, caught.value.line) == (str(source), 4)
+    assert str(header) in caught.value.message
+    assert max(map(len, caught.value.message.splitlines())) < 500
+
+
 def test_undefined_symbol_at_link_time_is_shown(small: Any) -> None:
     small.write("CMakeLists.txt", small.cmake + "add_executable(run run.cpp)\n")
     small.write("run.cpp", "int missing();\nint main() { return missing(); }\n")

@@ -64,6 +64,8 @@ def test_the_state_is_told_by_its_name_and_class(run, folder):
     shown = pipeline(folder, "inspect", "denoiser.yaml").stdout
     assert "floor.level" in shown
     assert "in a C++ object of audio.LowPass" in shown
+    for frontend in ("export", "torchscript"):  # though the form has no reset
+        assert f"{frontend}: captures the model" in shown
 
 
 def test_the_deployed_model_runs_as_shown(run, folder):

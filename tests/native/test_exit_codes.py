@@ -1,7 +1,10 @@
 """What is wrong with a C++ library ends `pipeline run` with a message and the right exit code."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -171,6 +174,136 @@ class Form:
     )
     assert ran.code == 3
     assert "cannot be made from a pickled state" in ran.text
+
+
+def test_a_form_of_a_class_that_no_library_registers_ends_2_with_the_nearest_name(run, states):
+    classes = "classes: {states.Sharin: {file: 'model.py:Leaky'}}\n"
+    ran = run(states.path, classes, model=IN_USE)
+    assert ran.code == 2
+    assert 'classes["states.Sharin"]: no library registers' in ran.text
+    assert "leaky.yaml:" in ran.text
+    assert "did you mean `states.Sharing`?" in ran.text
+
+
+def test_a_class_that_no_library_registers_ends_2_and_says_where_to_name_it(project):
+    ran = project.run(project.spec(model=IN_USE.replace("states.Forgetful", "absent.Absent")))
+    assert ran.code == 2
+    assert "absent.Absent" in ran.text
+    assert "source.libraries" in ran.text
+
+
+ENDING = """
+import ctypes
+import torch
+from torch import nn
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.zeros(1, 3))
+
+    def forward(self, x):
+        ctypes.CDLL(None).exit(0)  # as a method in C++ may
+        self.h = self.h + x
+        return self.h
+"""
+
+
+def test_code_in_cpp_that_calls_exit_ends_3_with_the_line(project):
+    spec = project.spec(model=ENDING)
+    command = [sys.executable, "-W", "ignore", "-m", "stateful_pipeline", "run", "--json"]
+    done = subprocess.run(
+        [*command, spec, "--out", project.out], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "model.py:12: C++ code has ended the process by exit()" in done.stderr
+    [line] = map(json.loads, done.stdout.splitlines())
+    assert (line["status"], line["exit_code"]) == ("failed", 3)
+
+
+PARTLY = """
+import torch
+from torch import nn
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ema = torch.classes.states.Ema(3, 0.5)
+        self.register_buffer("h", torch.zeros(1, 3))
+        self.count = 0
+
+    def forward(self, x):
+        self.h = self.h + self.ema.update(x, 1.0)
+        self.count += 1
+        return self.h * self.count
+
+    def reset(self):
+        self.h = torch.zeros(1, 3)
+"""
+
+
+def test_what_a_reset_leaves_as_it_is_is_said_and_in_the_manifest(project, states):
+    source = f'source: {{file: "model.py:Leaky", reset: reset, libraries: ["{states.path}"]}}'
+    spec = project.spec(TARGETS, model=PARTLY, source=source)
+    ran = project.run(spec)
+    assert ran.code == 0, ran.text
+    for path in ("count", "ema[0]", "ema[2]"):
+        assert f"the module's reset leaves '{path}' as it is" in ran.text
+    for path in ("h", "ema[1]"):  # zeros again; never changed
+        assert f"leaves '{path}'" not in ran.text
+    manifest = json.loads((project.out / "leaky" / "manifest.json").read_text())
+    assert "ema[0]" in str(manifest)
+    assert "the module's reset leaves 'count'" in project.cli("inspect", spec).text
+
+
+def test_a_reset_that_takes_all_back_is_not_warned_of(project):
+    whole = PARTLY.replace("self.ema.update(x, 1.0)", "x").replace(
+        "torch.classes.states.Ema(3, 0.5)", "None"
+    )
+    whole += "        self.count = 0\n"
+    source = 'source: {file: "model.py:Leaky", reset: reset}'
+    ran = project.cli("inspect", project.spec(model=whole, source=source))
+    assert ran.code == 0, ran.text
+    assert "reset leaves" not in ran.text
+
+
+EXPORTED = """
+import torch
+from torch import nn
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag = torch.classes.states.Bag(3)
+
+    def forward(self, x):
+        return self.bag.put(x[0])
+
+    @torch.jit.export
+    def look(self):
+        return len(self.bag)
+
+class Form:
+    def __init__(self, state):
+        self.last, self.sums = state
+
+    def to_state(self):
+        return self.last, self.sums
+
+    def put(self, x):
+        self.last = [self.last[1], x]
+        self.sums["all"] = self.sums["all"] + x
+        return self.last[0] + self.sums["all"]
+"""
+
+
+def test_a_form_needs_no_method_that_only_another_exported_method_calls(project, states):
+    source = f'source: {{file: "model.py:Leaky", libraries: ["{states.path}"]}}'
+    more = {"source": source, "  x": "  x: {shape: [1, 3]}", "dynamic_axes": ""}
+    classes = "classes: {states.Bag: {file: 'model.py:Form'}}\n"
+    ran = project.cli("inspect", project.spec(classes, model=EXPORTED, **more))
+    assert ran.code == 0, ran.text
+    assert "torchscript: captures the model" in ran.text
 
 
 def test_a_cache_that_cannot_be_written_to_is_named(run, project, monkeypatch):

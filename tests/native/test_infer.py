@@ -314,3 +314,4 @@ def test_help_says_every_option(infer: Infer) -> None:
     assert done.returncode == 0
     for option in ("--library", "--inputs", "--string", "--outputs", "--steps", "--reset-at"):
         assert option in done.stdout
+    assert "torch.load(FILE, weights_only=False)" in done.stdout

@@ -62,7 +62,27 @@ def refused(path: Path) -> PipelineError:
 def test_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     junk = tmp_path / "libjunk.so"
     junk.write_bytes(b"junk" * 100)
-    assert f"library {junk} cannot be loaded" in refused(junk).message
+    error = refused(junk)
+    assert f"library {junk} cannot be loaded" in error.message
+    assert error.hint is not None
+    assert "no whole shared library" in error.hint
+
+
+def test_library_that_ends_the_process_with_0_is_not_taken_for_loaded(tmp_path: Path) -> None:
+    code = "#include <cstdlib>\nstruct Ends { Ends() { std::exit(0); } } ends;"
+    error = refused(shared(tmp_path, code))
+    assert "it ends the process with code 0" in error.message
+    assert error.hint is not None
+    assert "exit()" in error.hint
+
+
+def test_library_that_is_cut_short_says_what_to_try(tmp_path: Path) -> None:
+    library = shared(tmp_path, "char data[100000] = {1}; int answer() { return data[1]; }")
+    with library.open("r+b") as file:
+        file.truncate(5000)
+    error = refused(library)
+    assert error.hint is not None
+    assert "build it, or copy it, again" in error.hint
 
 
 def test_library_for_another_torch_is_refused_and_says_which_torch_this_is(
@@ -83,7 +103,11 @@ def test_library_whose_dependency_is_missing_is_refused(tmp_path: Path) -> None:
         tmp_path, "int inner_answer(); int outer_answer() { return inner_answer(); }", str(gone)
     )
     gone.unlink()
-    assert "libsmall.so: cannot open shared object file" in refused(outer).message
+    error = refused(outer)
+    assert "libsmall.so: cannot open shared object file" in error.message
+    assert error.hint is not None
+    assert f"linked to {gone}, which the linker does not find" in error.hint
+    assert "torch" not in error.hint
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ Runs MODEL, which torch.jit.save wrote, step after step: what the module keeps i
   --inputs FILE        a list with one element per step, written by torch.save: a tuple of
                        arguments, a dict of arguments by name, or the only argument
   --string TEXT        one step with this string as its argument; its result, a string, is printed
-  --outputs FILE       write a list with what each step returned, for torch.load
+  --outputs FILE       write a list with what each step returned; in Python,
+                       torch.load(FILE, weights_only=False) reads it
   --steps N            run N steps, from the first input again after the last; one per input
                        by default
   --method NAME        the method that is one step (default: forward)

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from stateful_pipeline.errors import PipelineError, StageError
-from stateful_pipeline.model.cpp_forms import with_explicit_forms
+from stateful_pipeline.model.cpp_forms import named_form, with_explicit_forms
+from stateful_pipeline.model.cpp_objects import cpp_class
 from stateful_pipeline.model.cpp_places import cpp_objects
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.program import Program
@@ -81,11 +83,11 @@ def check_equal(
         return Equality(total, bitwise=True)
     worst = max(differences, key=lambda found: (found.exact_type, found.error))
     if worst.exact_type:
-        raise _unequal(differences[0])
+        raise _unequal(reference.module, differences[0])
     if cpp_objects(reference.module):  # their classes compute in one dtype
         if all(d.error <= CLASS_TOLERANCE * max(d.largest, 1.0) for d in differences):
             return Equality(total, False, worst.error)
-        raise _unequal(worst)
+        raise _unequal(reference.module, worst)
     error64 = _float64_error(program, reference, plan, sizes, steps, seed, differences[0])
     return Equality(total, False, worst.error, error64)
 
@@ -207,11 +209,12 @@ def _float64_error(
                     return worst
     except Exception as error:  # the user's module may not run in float64
         reason = f"the comparison in float64 failed: {type(error).__name__}: {error}"
-        raise _unequal(first, reason) from error
-    raise _unequal(first, f"in float64 they differ by {worst:.3g} too, so it is not rounding")
+        raise _unequal(reference.module, first, reason) from error
+    note = f"in float64 they differ by {worst:.3g} too, so it is not rounding"
+    raise _unequal(reference.module, first, note)
 
 
-def _unequal(difference: _Difference, note: str | None = None) -> StageError:
+def _unequal(module: nn.Module, difference: _Difference, note: str | None = None) -> StageError:
     at = ", ".join(f"{axis}={size}" for axis, size in difference.sizes.items()) or "fixed sizes"
     text = (
         f"the rewritten graph differs from eager at step {difference.step}, {difference.tensor}, "
@@ -220,6 +223,20 @@ def _unequal(difference: _Difference, note: str | None = None) -> StageError:
     return StageError(
         text + (f" ({note})" if note else ""),
         stage="rewrite",
-        hint="forward may depend on what the module does not hold (a global, a file, a clock, a "
-        "random generator), or branch on Python values that change",
+        hint=_what_to_look_at(module),
+    )
+
+
+def _what_to_look_at(module: nn.Module) -> str:
+    """Return the likely cause of a difference."""
+    classes = sorted({cpp_class(value) for value in cpp_objects(module).values()})
+    if classes:
+        forms = " and ".join(map(named_form, classes))
+        return (
+            "calls of C++ objects in a ScriptModule are not compared one by one: most likely, a "
+            f"method of {forms} does something else than in C++"
+        )
+    return (
+        "forward may depend on what the module does not hold (a global, a file, a clock, a "
+        "random generator), or branch on Python values that change"
     )

@@ -14,7 +14,6 @@ from torch import nn
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.libraries import save
 from stateful_pipeline.model.axes import probe_sizes
-from stateful_pipeline.model.copies import refuse_lossy_pickles
 from stateful_pipeline.model.deployable import deployable, initial_module
 from stateful_pipeline.model.frontends import capture_with, why_chosen
 from stateful_pipeline.model.locate import is_user_file
@@ -45,7 +44,15 @@ def run(artifacts: Artifacts) -> None:
             captured = artifacts.need("captured", "script")
             code = captured.code("As captured: in-place operators stay.")
             (folder / "graph.py").write_text(code)
+        _note_reset(artifacts, subject)
     (folder / "module.py").write_text("\n\n".join(_sources(subject.module)) or _NO_SOURCE)
+
+
+def _note_reset(artifacts: Artifacts, subject: Subject) -> None:
+    """Note what the module's own reset leaves as it is, which an engine's takes back."""
+    reset, notes = artifacts.spec.source.reset, artifacts.notes.setdefault("script", {})
+    if reset is not None and "left_by_reset" not in notes:
+        notes["left_by_reset"] = list(subject.left_by_reset(reset))
 
 
 def _note_graphs(artifacts: Artifacts, subject: Subject) -> None:
@@ -64,10 +71,10 @@ def _compile(artifacts: Artifacts, subject: Subject, folder: Path) -> None:
             place=artifacts.spec.place(source.key),
             hint="give the module that the file was exported from",
         )
+    subject.refuse_sharing()
     reset = source.reset
     sizes = corner_sizes(subject.axes)
     made = deployable(initial_module(subject), subject.call, subject.plan, sizes, reset)
-    refuse_lossy_pickles(subject.module, subject.call, subject.plan, sizes)
     save(made.module, folder / "model.pt")
     (folder / "torchscript.py").write_text("\n\n".join(scripted_sources(made.module)))
     artifacts.scripted = folder / "model.pt"

@@ -10,6 +10,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 
 from stateful_pipeline.errors import PipelineError, SourceError
-from stateful_pipeline.libraries import build, default_cache, load
+from stateful_pipeline.libraries import build, default_cache, load, registered_classes
 from stateful_pipeline.model.cpp_objects import declare_forms
 from stateful_pipeline.model.jit import quiet_scripting
 from stateful_pipeline.model.locate import user_place
@@ -29,6 +30,11 @@ from stateful_pipeline.spec.faults import did_you_mean
 from stateful_pipeline.spec.keypath import parse, render
 from stateful_pipeline.spec.source import Importable
 from stateful_pipeline.stages.script.explicit_source import load_explicit
+
+_NOT_REGISTERED = re.compile(
+    r"instantiate class '[\w.]+', but it does not exist"
+    r"|Unknown type name '__torch__\.torch\.classes"
+)
 
 
 def construct(spec: Spec) -> nn.Module:
@@ -41,15 +47,14 @@ def construct(spec: Spec) -> nn.Module:
     _load_libraries(spec)
     _declare_classes(spec)
     torch.manual_seed(source.seed)
-    if source.exported_program is not None:
-        module = _exported_program(spec, source.exported_program)
-    elif source.torchscript is not None:
-        module = _torchscript(spec, source.torchscript)
-    elif source.onnx is not None:
-        module = load_explicit(spec, source.onnx)
-    else:
-        factory = _factory(spec)
-        module = _call(spec, source.key, "constructing", factory, *source.args, **source.kwargs)
+    try:
+        module = _made(spec)
+    except SourceError as error:
+        _refuse_unregistered(spec)
+        if _NOT_REGISTERED.search(error.message):
+            error.hint = "name the library that registers the class under `source.libraries`"
+        raise
+    _refuse_unregistered(spec)  # not before: the model's own code may load libraries, too
     if not isinstance(module, nn.Module):
         raise _error(spec, source.key, f"gives a {type(module).__name__}, not a torch.nn.Module")
     if source.weights is not None:
@@ -66,6 +71,33 @@ def construct(spec: Spec) -> nn.Module:
         with torch.no_grad():
             _call(spec, "source.reset", f"calling {source.reset}() on", reset)
     return module
+
+
+def _made(spec: Spec) -> Any:
+    """Return what the source gives."""
+    source = spec.source
+    if source.exported_program is not None:
+        return _exported_program(spec, source.exported_program)
+    if source.torchscript is not None:
+        return _torchscript(spec, source.torchscript)
+    if source.onnx is not None:
+        return load_explicit(spec, source.onnx)
+    factory = _factory(spec)
+    return _call(spec, source.key, "constructing", factory, *source.args, **source.kwargs)
+
+
+def _refuse_unregistered(spec: Spec) -> None:
+    """Raise ``SourceError`` for a form of a C++ class that there is not."""
+    known = registered_classes() if spec.classes else set()
+    for name in spec.classes:
+        if name not in known:
+            hint = "name the library that does under `source.libraries`"
+            near = did_you_mean(name, sorted(known), "classes of libraries")
+            if known and near.startswith("did"):
+                hint = near
+            key = render(("classes", name))
+            message = f"{key}: no library registers the C++ class {name}"
+            raise SourceError(message, place=spec.place(key), key=key, hint=hint)
 
 
 def _load_libraries(spec: Spec) -> None:

@@ -132,10 +132,16 @@ class Changes:
                         "it in place",
                         attribute=a,
                         place=self._writer.written_at.get(min(found, key=names.__getitem__)),
-                        hint=f"keep them apart: self.{a} = self.{b}.clone()",
+                        hint=f"keep them apart: {in_python(a)} = {in_python(b)}.clone()",
                     )
 
     def _after(self, slot: Slot) -> dict[str, Any]:
         """Return what an attribute holds after the call, by path."""
         meant = self._writer.scope.pointer(slot)
         return dict(self._attributes.leaves(joined(slot), meant))
+
+
+def in_python(path: str) -> str:
+    """Return an attribute's path as Python has it: ``self.ring.frames[0]``."""
+    names = path.split(".")
+    return "self" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in names)

@@ -50,6 +50,8 @@ struct Bag : torch::CustomClassHolder {
     sums.insert_or_assign("all", sums.at("all") + last[1]);
     return last[0] + sums.at("all");
   }
+  int64_t size() const { return static_cast<int64_t>(last.size()); }
+  at::Tensor at(int64_t index) const { return last.at(index).clone(); }
   State state() const { return {last, sums}; }
 
   std::vector<at::Tensor> last;
@@ -125,6 +127,8 @@ TORCH_LIBRARY(states, m) {
   m.class_<Bag>("Bag")
       .def(torch::init<int64_t>())
       .def("put", &Bag::put)
+      .def("__len__", &Bag::size)
+      .def("__getitem__", &Bag::at)
       .def_pickle([](const c10::intrusive_ptr<Bag>& self) { return self->state(); },
                   [](const Bag::State& state) { return c10::make_intrusive<Bag>(state); });
   m.class_<Forgetful>("Forgetful")
