@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Device:
+class OrtDevice:
     """The memory of one device, as ``OrtValue`` reaches it; every copy to or from it is here.
 
     Attributes:
@@ -194,7 +194,7 @@ class DeviceBlock(Block):
 
     __slots__ = ("_capacity", "_device", "_memory")
 
-    def __init__(self, device: Device, dtype: str, grows: bool) -> None:
+    def __init__(self, device: OrtDevice, dtype: str, grows: bool) -> None:
         super().__init__(dtype, grows)
         self._device = device
         self._capacity = 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.errors import ContractError, TargetError
-from stateful_pipeline.runtime.device_memory import Block, Device, DeviceBlock, HostBlock
+from stateful_pipeline.runtime.device_memory import Block, DeviceBlock, HostBlock, OrtDevice
 from stateful_pipeline.runtime.ort_binding import ONNX_TYPES as ONNX_TYPES
 from stateful_pipeline.runtime.ort_binding import Array as Array
 from stateful_pipeline.runtime.ort_binding import Binding as Binding
@@ -91,10 +91,10 @@ class Engine:
             raise self._refusal(ort, path, provider, error) from error
         self.providers: tuple[str, ...] = tuple(self.session.get_providers())
         self.nodes: dict[str, Counter[str]] = {}
-        self._device: Device | None = None
+        self._device: OrtDevice | None = None
         self._require_no_fallback(provider)
         if self.provider.device is not None:
-            self._device = Device(ort.OrtValue, self.provider.device, options.gpu)
+            self._device = OrtDevice(ort.OrtValue, self.provider.device, options.gpu)
             self.nodes = _nodes(self.session)
             self._require_nodes(provider)
         self._read_on_device = self._on_device(

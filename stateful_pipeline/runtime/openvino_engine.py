@@ -85,11 +85,6 @@ def openvino_says(error: BaseException, limit: int = 400) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def held_dtype(state: State) -> np.dtype[Any]:
-    """Return the dtype in which a model file holds ``state``."""
-    return numpy_dtype(HELD.get(state.dtype, state.dtype))
-
-
 def check_range(what: str, array: Array, dtype: str) -> None:
     """Check that the numbers of an array fit into the 32 bits in which OpenVINO has them.
 

@@ -19,6 +19,12 @@ def copy_model(model: Path, folder: Path) -> Path:
     return folder / model.name
 
 
+def copy_initial_values(model: Path, folder: Path) -> None:
+    """Copy the initial values beside a model, which its contract names, into ``folder``."""
+    for file in sorted(model.parent.glob(f"{model.name}*.npz")):
+        shutil.copyfile(file, folder / file.name)
+
+
 def contract_in(model: Path) -> Contract:
     """Return the contract in a model, without a session of any runtime.
 

@@ -59,6 +59,13 @@ def sharing(cache: Path) -> LoadedLibrary:
     return load(build(TESTS / "sharing", cache).path)
 
 
+@pytest.fixture
+def no_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No class has an explicit form but those that the test gives."""
+    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
+    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
+
+
 @pytest.fixture(scope="session")
 def clash(cache: Path) -> Path:
     """A library that does what the variable CLASH says while it is loaded."""

@@ -109,10 +109,7 @@ def test_looking_leaves_the_module_and_its_gradients_alone():
     torch.testing.assert_close(module.held.__getstate__()[0], torch.zeros(FEATURES))
 
 
-def test_an_export_warns_of_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
-
+def test_an_export_warns_of_it(no_forms, tmp_path):
     @sp.explicit_form("states.Keeping")
     class ExplicitKeeping:
         def __init__(self, state):

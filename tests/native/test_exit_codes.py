@@ -116,9 +116,7 @@ class Leaky(nn.Module):
 """
 
 
-def test_a_form_that_one_spec_declares_is_none_for_the_next(project, ring, monkeypatch):
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
+def test_a_form_that_one_spec_declares_is_none_for_the_next(project, ring, no_forms):
     more = {
         "source": f'source: {{file: "model.py:Leaky", libraries: ["{ring.path}"]}}',
         "  x": "  x: {shape: [1, 3]}",

@@ -65,10 +65,8 @@ class ExplicitSum:
 
 
 @pytest.fixture(autouse=True)
-def forms(ring, states, monkeypatch):
+def forms(ring, states, no_forms):
     """The explicit forms of these tests, and none of other ones."""
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
     sp.explicit_form("stateful.TensorRing")(ExplicitTensorRing)
     sp.explicit_form("states.Ema")(ExplicitEma)
     sp.explicit_form("states.Bag")(ExplicitBag)

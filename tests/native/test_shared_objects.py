@@ -69,10 +69,8 @@ class ExplicitObserver:
 
 
 @pytest.fixture(autouse=True)
-def forms(sharing, states, monkeypatch):
+def forms(sharing, states, no_forms):
     """The explicit forms of these tests, and none of other ones."""
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._forms", {})
-    monkeypatch.setattr("stateful_pipeline.model.cpp_objects._declared", {})
     sp.explicit_form("states.Sharing")(ExplicitSum)
     sp.explicit_form("sharing.Total")(ExplicitSum)
     sp.explicit_form("sharing.Adder")(ExplicitAdder)

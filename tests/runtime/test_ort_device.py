@@ -12,7 +12,7 @@ import pytest
 from stateful_pipeline.contract import METADATA_KEY, Contract, Initial, State, Value
 from stateful_pipeline.errors import ContractError, TargetError
 from stateful_pipeline.runtime import StatefulRunner
-from stateful_pipeline.runtime.device_memory import Device, DeviceBlock
+from stateful_pipeline.runtime.device_memory import DeviceBlock, OrtDevice
 from stateful_pipeline.runtime.engine import Engine
 from stateful_pipeline.runtime.ort_binding import Binding, shared_value
 from stateful_pipeline.runtime.ort_provider import PROVIDERS, why_unavailable
@@ -38,7 +38,7 @@ def copies(on_device, monkeypatch):
     counts = Counter()
 
     def counted(name):
-        real = getattr(Device, name)
+        real = getattr(OrtDevice, name)
 
         def call(self, *arguments):
             counts[name] += 1
@@ -47,7 +47,7 @@ def copies(on_device, monkeypatch):
         return call
 
     for name in ("upload", "download", "copy"):
-        monkeypatch.setattr(Device, name, counted(name))
+        monkeypatch.setattr(OrtDevice, name, counted(name))
     return counts
 
 

@@ -6,7 +6,6 @@ compute as PyTorch does are refused, unless the spec takes them as they are.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from stateful_pipeline.spec import OpenVinoTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.build.openvino_states import notes_of, put_states_inside
 from stateful_pipeline.stages.lowering import lower_file_for_openvino
+from stateful_pipeline.stages.model_files import copy_initial_values, copy_model
 
 MODEL = "model.xml"
 
@@ -93,11 +93,8 @@ def write_model(source: Path, contract: Contract, precision: str, folder: Path) 
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        for file in sorted(source.parent.glob(f"{source.name}*")):
-            shutil.copyfile(file, Path(scratch) / file.name)
-            if file.suffix == ".npz":  # initial values, which the contract names
-                shutil.copyfile(file, folder / file.name)
-        copy = Path(scratch) / source.name
+        copy = copy_model(source, Path(scratch))
+        copy_initial_values(source, folder)
         lowered = lower_file_for_openvino(copy, copy)
         _write_inside(copy, contract, precision, folder)
     return lowered

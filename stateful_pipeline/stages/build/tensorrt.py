@@ -10,12 +10,7 @@ these alone: elsewhere, verification is owed.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,28 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.contract import Contract
-from stateful_pipeline.errors import PipelineError, SpecError, StageError, StateError, TargetError
+from stateful_pipeline.errors import SpecError, StageError, StateError, TargetError
 from stateful_pipeline.profiles import Profile, plan_profiles
 from stateful_pipeline.runtime.cuda_device import CudaDevice
 from stateful_pipeline.runtime.tensorrt_sidecar import (
     EngineProfile,
     EngineSidecar,
+    engine_sha256,
     host_platform,
     sidecar_path,
 )
 from stateful_pipeline.spec import TensorRtRtxTarget, TensorRtTarget
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.build.coverage import of_target, refuse_uncovered
-from stateful_pipeline.stages.files import sha256, write_text
+from stateful_pipeline.stages.build.tensorrt_process import ask_worker
+from stateful_pipeline.stages.files import write_text
 from stateful_pipeline.stages.lowering.for_tensorrt import doubles_inside
 from stateful_pipeline.stages.lowering.half_target import half_target
-from stateful_pipeline.stages.model_files import contract_in, copy_model
+from stateful_pipeline.stages.model_files import contract_in, copy_initial_values, copy_model
 
 ENGINE = "model.engine"
-
-_WORKER = "stateful_pipeline.stages.build.tensorrt_worker"
-_PACKAGE_ROOT = Path(__file__).parents[3]
-_ERRORS: dict[str, type[PipelineError]] = {"SpecError": SpecError, "TargetError": TargetError}
 
 _LACKS = {
     "float64": "TensorRT computes float64 in float32, without a word",
@@ -151,12 +144,12 @@ def build_engine(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".building") as scratch:
         request = request_of(source, contract, Path(scratch), library, profiles, options)
-        answer = _ask_worker(request, Path(scratch))
+        answer = ask_worker(request, Path(scratch))
         engine = Path(request["engine"])
         sidecar = EngineSidecar(
             library=library,
             version=answer["version"],
-            sha256=sha256(engine),
+            sha256=engine_sha256(engine),
             contract=contract,
             profiles=tuple(EngineProfile(p.name, p.ranges) for p in profiles),
             compute_capabilities=tuple(answer["compute_capabilities"]),
@@ -164,8 +157,7 @@ def build_engine(
             host=host_platform(),
             version_compatible="VERSION_COMPATIBLE" in options.flags,
         )
-        for file in sorted(source.parent.glob(f"{source.name}*.npz")):  # initial values
-            shutil.copyfile(file, folder / file.name)
+        copy_initial_values(source, folder)
         write_text(sidecar_path(folder / ENGINE), sidecar.to_json())
         os.replace(engine, folder / ENGINE)
     return _note(answer, doubles_inside(source))
@@ -302,53 +294,3 @@ def _dtypes(contract: Contract) -> dict[str, str]:
     for state in contract.states:
         found |= {state.input: state.dtype, state.output: state.dtype}
     return found
-
-
-def _ask_worker(request: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
-    """Let a process of its own build the engine; return its answer.
-
-    Raises:
-        PipelineError: What the process found.
-        StageError: The process died.
-    """
-    written = scratch / "request.json"
-    written.write_text(json.dumps(request), encoding="utf-8")
-    paths = [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(  # noqa: S603 - this package, by this interpreter
-        [sys.executable, "-P", "-m", _WORKER, str(written)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        check=False,
-    )
-    answer = Path(request["answer"])
-    if done.returncode != 0 or not answer.is_file():
-        raise _died(request["library"], done)
-    found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-    if "error" in found:
-        raise _error(found["error"])
-    return found
-
-
-def _error(found: Mapping[str, Any]) -> PipelineError:
-    """Return what the process found, as the error that it was there."""
-    message, hint = found["message"], found["hint"]
-    if found["kind"] == "SpecError":
-        return SpecError(message, hint=hint, key=found["key"])
-    if found["kind"] == "TargetError":
-        return TargetError(message, hint=hint)
-    return StageError(message.removeprefix("build: "), stage="build", hint=hint)
-
-
-def _died(library: str, done: subprocess.CompletedProcess[bytes]) -> StageError:
-    """Return the error for a process that ended without an answer."""
-    code = done.returncode
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-    return StageError(
-        f"the process in which {library} builds the engine ended {how}"
-        + (f": {said[-1][:400]}" if said else ""),
-        stage="build",
-        hint=f"see whether `python -c 'import {library}'` works here; if it does, an operator "
-        "crashes this version of the library: leave parts of the model out to find it",
-    )

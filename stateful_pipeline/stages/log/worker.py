@@ -11,7 +11,6 @@ to its stdout: one when it is ready, one with the result.  ``__main__.py`` is th
 from __future__ import annotations
 
 import json
-import os
 import select
 import subprocess
 import sys
@@ -25,8 +24,7 @@ from typing import Any
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.stages.log.result import LogResult
 from stateful_pipeline.stages.log.store import resolve_store
-
-_PACKAGE_ROOT = Path(__file__).parents[3]
+from stateful_pipeline.stages.processes import environment
 
 
 class LogWorker:
@@ -43,13 +41,12 @@ class LogWorker:
         self._shown = resolve_store(tracking_uri, default_store).shown
         where = {"tracking_uri": tracking_uri, "default_store": str(default_store)}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        paths = [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(  # noqa: S603 - this module, by this interpreter
             [sys.executable, "-P", "-m", __package__, json.dumps(where)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=environment(),
             process_group=0,  # Ctrl-C is for the pipeline, which then wants this logged
         )
         self._ready = False

@@ -13,10 +13,8 @@ which is the same, element by element.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from stateful_pipeline.stages.lowering.names import Names
 
@@ -39,21 +37,6 @@ def cast_before_transposes(model: ir.Model) -> tuple[str, ...]:
     for cast in found:
         _turn_around(cast, names)
     return ("Transpose: after the cast for a product",) if found else ()
-
-
-def cast_file_before_transposes(path: Path) -> tuple[str, ...]:
-    """Rewrite the model at ``path`` as :func:`cast_before_transposes` changes it, if it does.
-
-    What is no model is left for who loads it to say.
-    """
-    try:
-        model = ir.load(path)
-    except DecodeError:
-        return ()
-    changed = cast_before_transposes(model)
-    if changed:
-        ir.save(model, path)
-    return changed
 
 
 def _is_cast_after(node: ir.Node) -> bool:

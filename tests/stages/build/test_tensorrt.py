@@ -18,7 +18,7 @@ from stateful_pipeline.contract import Axis, Contract, Initial, State, Value
 from stateful_pipeline.errors import SpecError, StageError, StateError, TargetError
 from stateful_pipeline.profiles import plan_profiles
 from stateful_pipeline.runtime.tensorrt_sidecar import engine_sha256, read_sidecar
-from stateful_pipeline.stages.build import tensorrt, tensorrt_worker
+from stateful_pipeline.stages.build import tensorrt, tensorrt_process, tensorrt_worker
 from stateful_pipeline.stages.build.tensorrt import EngineOptions, build_engine
 
 pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
@@ -247,7 +247,7 @@ def test_a_process_that_dies_is_an_error_that_says_how(build, tmp_path, monkeypa
     (tmp_path / "dies.py").write_text(
         "import os, sys\nsys.stderr.write('out of luck\\n')\nos.abort()\n"
     )
-    monkeypatch.setattr(tensorrt, "_WORKER", "dies")
+    monkeypatch.setattr(tensorrt_process, "_WORKER", "dies")
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     )

@@ -24,7 +24,6 @@ from stateful_pipeline.stages.lowering import lower_file
 from stateful_pipeline.stages.lowering.half import half_file
 from stateful_pipeline.stages.lowering.half_transposes import (
     cast_before_transposes,
-    cast_file_before_transposes,
 )
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
@@ -91,7 +90,6 @@ def check_casts(model: ir.Model) -> None:
 def lowered(source: Path) -> Path:
     path = source.parent / "half" / source.name
     lower_file(path, path)
-    cast_file_before_transposes(path)
     return path
 
 

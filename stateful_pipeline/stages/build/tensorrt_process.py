@@ -1,0 +1,68 @@
+"""The process in which an engine of TensorRT is built, as the pipeline sees it.
+
+:mod:`.tensorrt_worker` is what runs there.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stateful_pipeline.errors import PipelineError, SpecError, StageError, TargetError
+from stateful_pipeline.stages.processes import environment
+
+_WORKER = "stateful_pipeline.stages.build.tensorrt_worker"
+
+
+def ask_worker(request: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
+    """Let a process of its own build the engine; return its answer.
+
+    Raises:
+        PipelineError: What the process found.
+        StageError: The process died.
+    """
+    written = scratch / "request.json"
+    written.write_text(json.dumps(request), encoding="utf-8")
+    done = subprocess.run(  # noqa: S603 - this package, by this interpreter
+        [sys.executable, "-P", "-m", _WORKER, str(written)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        check=False,
+    )
+    answer = Path(request["answer"])
+    if done.returncode != 0 or not answer.is_file():
+        raise _died(request["library"], done)
+    found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in found:
+        raise _error(found["error"])
+    return found
+
+
+def _error(found: Mapping[str, Any]) -> PipelineError:
+    """Return what the process found, as the error that it was there."""
+    message, hint = found["message"], found["hint"]
+    if found["kind"] == "SpecError":
+        return SpecError(message, hint=hint, key=found["key"])
+    if found["kind"] == "TargetError":
+        return TargetError(message, hint=hint)
+    return StageError(message.removeprefix("build: "), stage="build", hint=hint)
+
+
+def _died(library: str, done: subprocess.CompletedProcess[bytes]) -> StageError:
+    """Return the error for a process that ended without an answer."""
+    code = done.returncode
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+    return StageError(
+        f"the process in which {library} builds the engine ended {how}"
+        + (f": {said[-1][:400]}" if said else ""),
+        stage="build",
+        hint=f"see whether `python -c 'import {library}'` works here; if it does, an operator "
+        "crashes this version of the library: leave parts of the model out to find it",
+    )
