@@ -28,11 +28,12 @@ import onnx_ir.passes.common as passes
 
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.stages.lowering.casts import Casts
+from stateful_pipeline.stages.lowering.for_openvino_integers import write_out_integers
 from stateful_pipeline.stages.lowering.for_openvino_narrowed import narrowed_operators
 from stateful_pipeline.stages.lowering.names import Names
 from stateful_pipeline.stages.lowering.signatures import is_defined, signature_of
 from stateful_pipeline.stages.lowering.typed import infer_types
-from stateful_pipeline.stages.lowering.writing import Writer
+from stateful_pipeline.stages.lowering.writing import Writer, replace_by
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _ARITHMETIC = frozenset(
@@ -59,7 +60,8 @@ def lower_for_openvino(model: ir.Model) -> tuple[str, ...]:
                 changed.append("TensorScatter: as ScatterElements")
     infer_types(model)
     _refuse_shifts(model)
-    changed += [*_compare_with_zero(model, names), *_widen_bytes(model, names)]
+    changed += _compare_with_zero(model, names)
+    changed += [*write_out_integers(model, names), *_widen_bytes(model, names)]
     return tuple(dict.fromkeys([*changed, *narrowed_operators(model)]))
 
 
@@ -101,19 +103,7 @@ def _write_out_scatter(node: ir.Node, names: Names) -> None:
         positions = write("Mod", positions, size)
     index = write("Expand", positions, shape)
     written = write("ScatterElements", cache, index, update, axis=axis)
-    _replace(node, written)
-
-
-def _replace(node: ir.Node, written: ir.Value) -> None:
-    """Let ``written`` be what ``node`` made, under the same name."""
-    made = node.outputs[0]
-    name, written.type, written.shape = made.name, made.type, made.shape
-    made.name = f"{name}_before"
-    written.name = name
-    ir.convenience.replace_all_uses_with(made, written, replace_graph_outputs=True)
-    graph = node.graph
-    assert graph is not None
-    graph.remove(node, safe=True)
+    replace_by(node, written)
 
 
 def _refuse_shifts(model: ir.Model) -> None:
@@ -139,7 +129,7 @@ def _compare_with_zero(model: ir.Model, names: Names) -> list[str]:
             given = node.inputs[0] if node.op_type == "Cast" and node.domain == "" else None
             if given is None or node.attributes.get_int("to", 0) != ir.DataType.BOOL.value:
                 continue
-            _replace(node, _is_not_zero(given, Writer(names, graph, node)))
+            replace_by(node, _is_not_zero(given, Writer(names, graph, node)))
             changed.append("Cast to bool: as a comparison")
     return changed
 

@@ -51,3 +51,15 @@ class Writer:
     def double(self, number: float) -> ir.Value:
         """Return a constant of float64, of rank 0."""
         return self("Constant", value=ir.tensor(number, dtype=ir.DataType.DOUBLE))
+
+
+def replace_by(node: ir.Node, written: ir.Value) -> None:
+    """Let ``written`` be what ``node`` made, under the same name, and take ``node`` out."""
+    made = node.outputs[0]
+    name, written.type, written.shape = made.name, made.type, made.shape
+    made.name = f"{name}_before"
+    written.name = name
+    ir.convenience.replace_all_uses_with(made, written, replace_graph_outputs=True)
+    graph = node.graph
+    assert graph is not None
+    graph.remove(node, safe=True)

@@ -32,3 +32,8 @@ def test_arithmetic_in_a_body_is_named():
 def test_sizes_are_not_named():
     body = "s = Shape (x)  t = Mul (s, two)  u = Sub (t, s)  y = Expand (x, u)"
     assert narrowed(body) == ()
+
+
+def test_whole_numbers_that_go_through_float32_are_named():
+    assert "ReduceSum: int64 in float32" in narrowed("y = ReduceSum (x)")
+    assert "Pow: int64 in float32" in narrowed("y = Pow (x, two)")
