@@ -137,21 +137,22 @@ class StageRuns:
         self.progress.begin(shown)
         start = time.perf_counter()
         error: BaseException | None = None
+        status = "done"
         try:
             importlib.import_module(f"stateful_pipeline.stages.{name}.run").run(self.artifacts)
         except PipelineError as failure:
             error = failure
         except KeyboardInterrupt as interrupt:
-            error = interrupt
+            error, status = interrupt, "interrupted"
             raise
         except BaseException as failure:  # noqa: BLE001 - the user's code may raise anything
             error = stage_error(failure, name, self.folder)
         finally:
             seconds = time.perf_counter() - start
-            text = None if error is None else str(error) or type(error).__name__
-            status = "done" if error is None else "failed"
-            if another and self._is_refusal(error):
-                status = "refused"
+            text = None
+            if status != "interrupted" and error is not None:
+                text = str(error) or type(error).__name__
+                status = "refused" if another and self._is_refusal(error) else "failed"
             self.stages[name] = {"status": status, "seconds": seconds, "error": text}
             self.progress.end(shown, status, seconds, text)
         self.error = error

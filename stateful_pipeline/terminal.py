@@ -30,6 +30,7 @@ _MARKS = {
     "done": "[green]✓[/]",
     "reused": "[cyan]↺[/]",
     "failed": "[red]✗[/]",
+    "interrupted": "[red]✗[/]",
     "skipped": "[dim]–[/]",
 }
 _WORDS = {True: "[green]PASSED[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}

@@ -1,6 +1,7 @@
 """The command line: what each verb does, and what it ends with."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -219,6 +220,8 @@ def test_a_keyboard_interrupt_of_the_model_interrupts(project):
     ran = project.run(project.spec(model=model), "--json")
     assert ran.code == 130
     assert ran.lines[0]["status"] == "interrupted"
+    assert re.search(r"script .* interrupted", ran.err)
+    assert "KeyboardInterrupt" not in ran.err
 
 
 def test_an_interrupt_while_a_command_still_loads_has_its_line_of_json(project, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +106,30 @@ def test_a_state_that_openvino_narrows_is_refused_unless_the_spec_takes_it(proje
     assert ran.code == 0
     manifest = json.loads((project.out / "leaky" / "manifest.json").read_text())
     assert manifest["stages"]["build"]["notes"]["held"] == {"ov": {"calls": "int64 in int32"}}
+
+
+WIDE = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.full((1, 3), 1.0))
+
+    def forward(self, x):
+        self.h = self.h + x
+        return ((self.h * 1000).long() * 3000000019 % 1000).float()
+"""
+
+
+def test_operators_computed_in_fewer_bits_are_named_where_they_make_a_difference(project):
+    ran = project.run(project.spec(ALONE, model=WIDE, **TIMED), "--json")
+    assert ran.code == 1
+    hint = verified(Path(ran.lines[0]["build"]))["ov"]["hint"]
+    assert "fewer bits than PyTorch" in hint
+    assert "Mul: int64 in 32 bits" in hint
 
 
 def test_a_state_that_shares_memory_with_an_input_is_found_by_verification(project, monkeypatch):

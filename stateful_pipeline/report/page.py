@@ -46,6 +46,7 @@ def render_report(summary: Mapping[str, Any]) -> str:
         *_errors(summary),
         *(target_section(target_name, target) for target_name, target in targets.items()),
         *_graphs(summary),
+        *_left_by_reset(summary),
         *_states(summary),
         *_stages(summary),
         *_origin(summary),
@@ -141,6 +142,17 @@ def _graphs(summary: Mapping[str, Any]) -> Iterable[str]:
     if graphs:
         listed = "".join(f"<li>{escape(graph)}</li>" for graph in graphs)
         yield f"<section><h2>State with gradients</h2><ul>{listed}</ul></section>"
+
+
+def _left_by_reset(summary: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what the module's own reset leaves as it is, and an engine's does not."""
+    paths = (summary.get("notes") or {}).get("script", {}).get("left_by_reset", [])
+    if paths:
+        listed = ", ".join(f"<code>{escape(path)}</code>" for path in paths)
+        yield (
+            "<section><h2>Reset</h2><p>The module's reset leaves these as they are; an engine's "
+            f"takes them back, too: {listed}.</p></section>"
+        )
 
 
 def _shapes(state: Mapping[str, Any]) -> str:

@@ -85,6 +85,11 @@ def test_state_that_keeps_graphs_is_named(summary: dict[str, Any]) -> None:
     assert "'swap' of acme.Kept keeps a graph" in Page(render_report(summary)).words
 
 
+def test_state_that_the_modules_reset_leaves_is_named(summary: dict[str, Any]) -> None:
+    summary["notes"] = {"script": {"left_by_reset": ["encoder.steps"]}}
+    assert "takes them back, too: encoder.steps" in Page(render_report(summary)).words
+
+
 def test_a_size_that_varies_from_step_to_step_is_told_from_the_others(
     failed: dict[str, Any],
 ) -> None:

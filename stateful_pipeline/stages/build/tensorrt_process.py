@@ -22,22 +22,27 @@ _WORKER = "stateful_pipeline.stages.build.tensorrt_worker"
 def ask_worker(request: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
     """Let a process of its own build the engine; return its answer.
 
+    The process ends when this one does, however that ends: its stdin closes.
+
     Raises:
         PipelineError: What the process found.
         StageError: The process died.
     """
     written = scratch / "request.json"
     written.write_text(json.dumps(request), encoding="utf-8")
-    done = subprocess.run(  # noqa: S603 - this package, by this interpreter
-        [sys.executable, "-P", "-m", _WORKER, str(written)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env=environment(),
-        check=False,
-    )
+    command = [sys.executable, "-P", "-m", _WORKER, str(written)]
+    with (
+        (scratch / "said").open("w+b") as said,
+        subprocess.Popen(  # noqa: S603 - this package, by this interpreter
+            command, stdin=subprocess.PIPE, stdout=said, stderr=said, env=environment()
+        ) as process,
+    ):
+        code = process.wait()
+        said.seek(0)
+        text = said.read().decode(errors="replace")
     answer = Path(request["answer"])
-    if done.returncode != 0 or not answer.is_file():
-        raise _died(request["library"], done)
+    if code != 0 or not answer.is_file():
+        raise _died(request["library"], code, text)
     found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if "error" in found:
         raise _error(found["error"])
@@ -54,11 +59,10 @@ def _error(found: Mapping[str, Any]) -> PipelineError:
     return StageError(message.removeprefix("build: "), stage="build", hint=hint)
 
 
-def _died(library: str, done: subprocess.CompletedProcess[bytes]) -> StageError:
+def _died(library: str, code: int, text: str) -> StageError:
     """Return the error for a process that ended without an answer."""
-    code = done.returncode
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
+    said = text.strip().splitlines()
     return StageError(
         f"the process in which {library} builds the engine ended {how}"
         + (f": {said[-1][:400]}" if said else ""),

@@ -11,7 +11,9 @@ GPUs that are listed, on any machine; TensorRT measures kernels on the GPU that 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,7 +37,11 @@ _SAID_OF_EVERY_INT64 = "has Int64 binding"
 
 
 def main(request_path: str) -> None:
-    """Build what the request says, and write the answer to the file that it names."""
+    """Build what the request says, and write the answer to the file that it names.
+
+    The process ends at once when its stdin closes, that is, with the pipeline that waits for it.
+    """
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     try:
         answer = build(request)
@@ -45,6 +51,11 @@ def main(request_path: str) -> None:
         answer = {"error": {"kind": kind, "message": str(error.message), "hint": error.hint}}
         answer["error"]["key"] = key
     Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _end_with_stdin() -> None:
+    os.read(0, 1)  # not by `sys.stdin`, whose lock would be held when Python ends
+    os._exit(1)
 
 
 def build(request: Mapping[str, Any]) -> dict[str, Any]:

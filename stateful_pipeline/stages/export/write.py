@@ -96,6 +96,8 @@ def _write_checked(
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
     external = f"{path.name}.data" if weights > external_data_threshold else None
     ir.save(model, draft, external_data=external)
+    if external and not (folder / external).stat().st_size:
+        (folder / external).unlink()  # the smallest weights stay inside
     if arrays:
         _write_arrays(folder / sidecar_name(path), arrays)
     _check(draft)

@@ -22,11 +22,13 @@ from stateful_pipeline.stages.lowering.for_openvino import (
     lower_file_for_openvino,
     lower_for_openvino,
 )
+from stateful_pipeline.stages.lowering.for_openvino_narrowed import is_narrowed
 from stateful_pipeline.stages.lowering.lower import define, is_lowered, lower, lower_file
 
 __all__ = [
     "define",
     "is_lowered",
+    "is_narrowed",
     "lower",
     "lower_file",
     "lower_file_for_openvino",

@@ -27,6 +27,7 @@ _IN_FLOAT = frozenset(
     | {"ReduceSum", "ReduceSumSquare"}
 )
 """Operators whose whole numbers go through float32, exact to 2**24."""
+_WORDS = {*_NARROWED.values(), *(f"{dtype.name.lower()} in float32" for dtype in _INTEGERS)}
 _SIZES = frozenset({"Constant", "Shape", "Size"})
 
 
@@ -45,6 +46,11 @@ def narrowed_operators(model: ir.Model) -> list[str]:
         elif node.op_type in _COMPUTE and made.dtype in _NARROWED:
             found.append(f"{node.op_type}: {_NARROWED[made.dtype]}")
     return found
+
+
+def is_narrowed(change: str) -> bool:
+    """Whether a change is one that :func:`narrowed_operators` names."""
+    return change.partition(": ")[2] in _WORDS
 
 
 def sizes_in(model: ir.Model) -> set[ir.Value]:

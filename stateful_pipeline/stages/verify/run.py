@@ -19,6 +19,7 @@ from stateful_pipeline.report import plain_json
 from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.files import write_text
 from stateful_pipeline.stages.in_process import InProcess
+from stateful_pipeline.stages.lowering import is_narrowed
 from stateful_pipeline.stages.runners import open_runner
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.half import InFloat32
@@ -45,9 +46,22 @@ def run(artifacts: Artifacts) -> None:
         build.error = target_rollouts.error
         if build.error is None:
             build.verify = beside.add_to(name, target_rollouts.report())
+            _explain(artifacts, name, build.verify)
             build.passed = build.verify["passed"]
             build.owed += build.verify["owed"]
     write_report(artifacts)
+
+
+def _explain(artifacts: Artifacts, name: str, entry: dict[str, Any]) -> None:
+    """Say which operators a target computes in fewer bits, where it is not equal to PyTorch."""
+    lowered = artifacts.notes.get("build", {}).get("lowered", {}).get(name, ())
+    fewer = [change for change in lowered if is_narrowed(change)]
+    if fewer and not entry["passed"]:
+        entry.setdefault(
+            "hint",
+            f"this engine computes some operators in fewer bits than PyTorch ({', '.join(fewer)}); "
+            "a target of ONNX Runtime computes them as they are",
+        )
 
 
 def _rolling(artifacts: Artifacts, scratch: Path) -> dict[str, Verified]:

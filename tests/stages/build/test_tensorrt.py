@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -255,6 +258,23 @@ def test_a_process_that_dies_is_an_error_that_says_how(build, tmp_path, monkeypa
         build(SUM, ROWS)
 
 
+def test_the_process_ends_with_the_one_that_waits_for_it(tmp_path):
+    source = tmp_path / "model.onnx"
+    header = '<ir_version: 10, opset_import: ["" : 20]>\n'
+    onnx.save(onnx.parser.parse_model(header + SHARED), source)
+    profiles = plan_profiles(SHARED_CONTRACT, {"all": {"past": (0, 2, 6)}})
+    request = tensorrt.request_of(
+        source, SHARED_CONTRACT, tmp_path, "tensorrt_rtx", profiles, EngineOptions()
+    )
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    command = [sys.executable, "-m", tensorrt_worker.__name__, str(tmp_path / "request.json")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        worker.stdin.close()
+        assert worker.wait(60) == 1
+    assert not Path(request["engine"]).exists()
+
+
 def test_without_the_library_the_extra_is_named(build):
     if importlib.util.find_spec("tensorrt") is not None:
         pytest.skip("TensorRT is installed")
@@ -302,16 +322,19 @@ g (float[batch, time] x, float[batch, 3] h_in, float[batch, past] k_in)
 """
 
 
+SHARED_CONTRACT = contract(
+    ("batch", "time"),
+    state(("batch", 3)),
+    state(("batch", "past"), ("batch", "past + time"), name="k"),
+    y=("batch", 1),
+    axes=(*AXES, Axis("past", 0, grows=True)),
+)
+
+
 @given(PROFILES, st.tuples(*[st.integers(0, 6)] * 3).map(sorted))
 @settings(max_examples=25)
 def test_every_profile_that_is_planned_is_accepted(declared, past):
-    model = contract(
-        ("batch", "time"),
-        state(("batch", 3)),
-        state(("batch", "past"), ("batch", "past + time"), name="k"),
-        y=("batch", 1),
-        axes=(*AXES, Axis("past", 0, grows=True)),
-    )
+    model = SHARED_CONTRACT
     names = {f"p{i}": {**given, "past": past} for i, given in enumerate(declared)}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "model.onnx")

@@ -177,6 +177,11 @@ def test_weights_past_the_threshold_lie_beside_the_model(tmp_path) -> None:
     assert not (tmp_path / "model.onnx.data").exists()
 
 
+def test_no_empty_file_lies_beside_a_model_of_small_weights(tmp_path) -> None:
+    exported = export(tmp_path / "model.onnx", external_data_threshold=0)
+    assert exported.files == (tmp_path / "model.onnx",)
+
+
 class LargeStart(nn.Module):
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
