@@ -12,6 +12,7 @@ perhaps more, where an axis occurs twice in it.
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -59,8 +60,9 @@ def plan_profiles(
 
     Args:
         contract: The contract of the model; its axes have the ranges of ``dynamic_axes``.
-        declared: Profile name to axis name to ``(min, opt, max)``; an axis that is left out has the
-            contract's range.  One profile with every axis's own range if None.
+        declared: Profile name to axis name to ``(min, opt, max)``; a name may be a pattern, such as
+            ``past_*``, for the axes that have no entry of their own; an axis that is left out has
+            the contract's range.  One profile with every axis's own range if None.
 
     Raises:
         SpecError: A profile names an axis that no input and no state has; an axis has no largest
@@ -68,9 +70,12 @@ def plan_profiles(
     """
     used = _used_axes(contract)
     known = {axis.name: axis for axis in contract.axes}
+    wanted = _checked(declared, used)
+    for name, given in wanted.items():
+        _refuse_endless([known.get(a, Axis(a)) for a in used if a not in given], name)
     return tuple(
         _profile(contract, name, {a: _range(a, known.get(a), given, name) for a in used})
-        for name, given in _checked(declared, used).items()
+        for name, given in wanted.items()
     )
 
 
@@ -149,7 +154,7 @@ def _used_axes(contract: Contract) -> list[str]:
 def _checked(
     declared: Mapping[str, Mapping[str, Iterable[int]]] | None, used: Iterable[str]
 ) -> Mapping[str, Mapping[str, Iterable[int]]]:
-    """Return the declared profiles, or one that says nothing.
+    """Return the declared profiles by the names of axes, or one that says nothing.
 
     Raises:
         SpecError: A profile names an axis that no input and no state has.
@@ -157,16 +162,42 @@ def _checked(
     if not declared:
         return {DEFAULT: {}}
     names = list(used)
+    profiles: dict[str, dict[str, Iterable[int]]] = {}
     for name, given in declared.items():
-        for axis in given:
-            if axis not in names:
+        profiles[name] = {axis: sizes for axis, sizes in given.items() if axis in names}
+        for pattern, sizes in given.items():
+            meant = [axis for axis in names if fnmatch.fnmatchcase(axis, pattern)]
+            if not meant and pattern not in names:
                 raise SpecError(
-                    f"profile '{name}' gives sizes of the axis '{axis}', which no input and no "
+                    f"profile '{name}' gives sizes of the axis '{pattern}', which no input and no "
                     "state has",
                     hint=f"the axes are: {', '.join(names) or 'none'}",
-                    key=f"profiles.{name}.{axis}",
+                    key=f"profiles.{name}.{pattern}",
                 )
-    return declared
+            for axis in meant:
+                profiles[name].setdefault(axis, sizes)
+    return profiles
+
+
+def _refuse_endless(axes: Iterable[Axis], profile: str) -> None:
+    """Refuse axes of which neither the contract nor the profile says the largest size.
+
+    Raises:
+        SpecError: There are some.
+    """
+    endless = [axis for axis in axes if axis.max is None]
+    if not endless:
+        return
+    first, count = endless[0], len(endless) - 1
+    others = "" if not count else f" (and {count} {'others' if count > 1 else 'other'})"
+    ranges = ", ".join(f"{axis.name}: [{axis.min}, 64, 1024]" for axis in endless)
+    pattern = "; a name may be a pattern, such as `past_*`" if count else ""
+    raise SpecError(
+        f"axis '{first.name}' {'grows without an end' if first.grows else 'has no largest size'}, "
+        f"and an engine is built for a range of sizes{others}",
+        hint=f"give the range: `profiles: {{{profile}: {{{ranges}}}}}`{pattern}",
+        key="profiles",
+    )
 
 
 def _range(
@@ -175,20 +206,14 @@ def _range(
     """Return the range of an axis in a profile.
 
     Raises:
-        SpecError: It has no largest size, its sizes are not in order, or are never verified.
+        SpecError: Its sizes are not in order, or are never verified.
     """
     if axis in given:
         low, usual, high = given[axis]
         _refuse_wider(axis, known, (low, high), profile)
-    elif known is None or known.max is None:
-        grows = known is not None and known.grows
-        raise SpecError(
-            f"axis '{axis}' {'grows without an end' if grows else 'has no largest size'}, and an "
-            "engine is built for a range of sizes",
-            hint=f"give its range: `profiles: {{{profile}: {{{axis}: [0, 64, 1024]}}}}`",
-            key="profiles",
-        )
     else:
+        assert known is not None  # without an end, it would have been refused
+        assert known.max is not None
         low, high = known.min, known.max
         usual = high if known.opt is None else known.opt
     if not 0 <= low <= usual <= high:

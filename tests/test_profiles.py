@@ -70,6 +70,23 @@ def test_an_axis_that_grows_needs_a_range_which_may_begin_at_zero():
     assert profile.ranges["k_in"] == ((1, 2, 0, 4), (1, 2, 16, 4), (2, 2, 64, 4))
 
 
+def test_a_pattern_gives_the_range_of_all_axes_that_have_none_of_their_own():
+    caches = contract(
+        {"x": ("batch", 1)},
+        [state(f"k{i}", ("batch", f"past_{i}"), stored=(1, 0)) for i in range(3)],
+        axes=(Axis("batch", 1, 1, 2), *(Axis(f"past_{i}", 0, grows=True) for i in range(3))),
+    )
+    with pytest.raises(SpecError, match=r"'past_0' grows .* \(and 2 others\)") as caught:
+        plan_profiles(caches)
+    assert "past_2: [0, 64, 1024]" in caught.value.hint
+    (profile,) = plan_profiles(caches, {"all": {"past_*": (0, 4, 9), "past_1": (0, 2, 5)}})
+    assert {axis: profile.axes[axis] for axis in ("batch", "past_0", "past_1", "past_2")} == {
+        "batch": (1, 1, 2), "past_0": (0, 4, 9), "past_1": (0, 2, 5), "past_2": (0, 4, 9),
+    }  # fmt: skip
+    with pytest.raises(SpecError, match=r"'pats_\*', which no input and no state has"):
+        plan_profiles(caches, {"all": {"pats_*": (0, 4, 9)}})
+
+
 @pytest.mark.parametrize(
     ("declared", "message"),
     [

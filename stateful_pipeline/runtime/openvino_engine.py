@@ -243,8 +243,15 @@ def _check_precision(compiled: Any, wanted: str) -> None:
         raise TargetError(
             f"this processor does not compute in {wanted}: OpenVINO takes {got} instead",
             target="openvino",
-            hint="`precision: fp32`, or a processor that does",
+            hint=" or ".join(f"`precision: {name}`" for name in _instead(got))
+            + ", or a processor that does",
         )
+
+
+def _instead(got: str) -> list[str]:
+    """Return the precisions that can be had where OpenVINO takes ``got``."""
+    offered = [name for name in PRECISIONS if TYPES[PRECISIONS[name]] == got]
+    return list(dict.fromkeys(["fp32", *offered]))
 
 
 def _check_graph(compiled: Any, contract: Contract, path: Path) -> None:

@@ -40,6 +40,14 @@ def _axis_name(value: Any) -> Any:
     return value
 
 
+def _axis_pattern(value: Any) -> Any:
+    if isinstance(value, str) and not is_axis(re.sub(r"[*?]", "_", value)):
+        raise problem(
+            f"{show(value)} cannot name an axis", "a word such as `batch`, or a pattern, `past_*`"
+        )
+    return value
+
+
 def _dim(value: Any, least: int) -> Dim:
     if isinstance(value, str) and is_axis(value):
         return value
@@ -120,6 +128,12 @@ AxisName = Annotated[
     BeforeValidator(_axis_name),
     WithJsonSchema({"type": "string", "pattern": f"^{AXIS_PATTERN}$"}),
 ]
+AxisPattern = Annotated[
+    str,
+    BeforeValidator(_axis_pattern),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z_*?][A-Za-z0-9_*?]*$"}),
+]
+"""The name of an axis, or a pattern for several."""
 InputShape = Annotated[
     tuple[Annotated[Dim, BeforeValidator(_input_dim), _schema(1, AXIS_PATTERN)], ...], _Shape
 ]

@@ -15,7 +15,7 @@ from stateful_pipeline.spec.base import (
     problem,
     text_like,
 )
-from stateful_pipeline.spec.dims import AxisName
+from stateful_pipeline.spec.dims import AxisPattern
 
 Tolerance = Annotated[float, Field(ge=0)]
 Threads = Annotated[int, Field(ge=1, le=1024)]
@@ -39,7 +39,7 @@ Range = Annotated[
 ]
 """The least, the usual and the largest size of an axis."""
 
-Profiles = Annotated[dict[FileName, dict[AxisName, Range]], Field(min_length=1)]
+Profiles = Annotated[dict[FileName, dict[AxisPattern, Range]], Field(min_length=1)]
 """Profiles by name: the axes that are narrower there than `dynamic_axes` says."""
 
 States = Annotated[tuple[StateName, ...], Field(strict=False)]

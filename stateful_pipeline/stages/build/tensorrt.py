@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from stateful_pipeline.stages.artifacts import Artifacts, TargetBuild
 from stateful_pipeline.stages.build.coverage import of_target, refuse_uncovered
 from stateful_pipeline.stages.build.tensorrt_process import ask_worker
 from stateful_pipeline.stages.files import write_text
-from stateful_pipeline.stages.lowering.for_tensorrt import doubles_inside
+from stateful_pipeline.stages.lowering.for_tensorrt import ForTensorRt, lower_file_for_tensorrt
 from stateful_pipeline.stages.lowering.half_target import half_target
 from stateful_pipeline.stages.model_files import contract_in, copy_initial_values, copy_model
 
@@ -143,7 +143,8 @@ def build_engine(
     _refuse_same_names(contract)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".building") as scratch:
-        request = request_of(source, contract, Path(scratch), library, profiles, options)
+        lowered = lower_file_for_tensorrt(source, Path(scratch, "lowered"))
+        request = request_of(lowered.path, contract, Path(scratch), library, profiles, options)
         answer = ask_worker(request, Path(scratch))
         engine = Path(request["engine"])
         sidecar = EngineSidecar(
@@ -160,7 +161,7 @@ def build_engine(
         copy_initial_values(source, folder)
         write_text(sidecar_path(folder / ENGINE), sidecar.to_json())
         os.replace(engine, folder / ENGINE)
-    return _note(answer, doubles_inside(source))
+    return _note(answer, lowered)
 
 
 def request_of(
@@ -189,15 +190,16 @@ def request_of(
     }
 
 
-def _note(answer: Mapping[str, Any], doubles: Iterable[str]) -> dict[str, Any]:
+def _note(answer: Mapping[str, Any], lowered: ForTensorRt) -> dict[str, Any]:
     note: dict[str, Any] = {
         "version": answer["version"],
         "compute_capabilities": answer["compute_capabilities"],
         "warnings": answer["warnings"],
     }
-    inexact = list(doubles)
-    if inexact:
-        note["inexact"] = [f"{operator}: float64 in float32" for operator in inexact]
+    if lowered.changed:
+        note["lowered"] = list(lowered.changed)
+    if lowered.doubles:
+        note["inexact"] = [f"{operator}: float64 in float32" for operator in lowered.doubles]
     return note
 
 

@@ -14,6 +14,8 @@ into the operator, and stop there, too::
 ``Cast`` to bool of an operator's second result gives the first one, and NaN gives False.  It is
 written as ``Not(Equal(x, 0))``.
 
+``DFT`` of real numbers gets a dimension too many where its result is reduced (:mod:`.fourier`).
+
 ``BitShift`` is done by multiplying and dividing numbers with a sign, in float32.  To the right,
 that is wrong for uint32 and uint64 from 2**31 on, which a negative number is when PyTorch's ``>>``
 is exported: such shifts are refused.
@@ -30,6 +32,8 @@ from stateful_pipeline.errors import StageError
 from stateful_pipeline.stages.lowering.casts import Casts
 from stateful_pipeline.stages.lowering.for_openvino_integers import write_out_integers
 from stateful_pipeline.stages.lowering.for_openvino_narrowed import narrowed_operators
+from stateful_pipeline.stages.lowering.for_openvino_reductions import separate_reductions
+from stateful_pipeline.stages.lowering.fourier import write_out_transforms
 from stateful_pipeline.stages.lowering.names import Names
 from stateful_pipeline.stages.lowering.signatures import is_defined, signature_of
 from stateful_pipeline.stages.lowering.typed import infer_types
@@ -60,8 +64,10 @@ def lower_for_openvino(model: ir.Model) -> tuple[str, ...]:
                 changed.append("TensorScatter: as ScatterElements")
     infer_types(model)
     _refuse_shifts(model)
+    changed += write_out_transforms(model, names, onesided_only=True)
     changed += _compare_with_zero(model, names)
     changed += [*write_out_integers(model, names), *_widen_bytes(model, names)]
+    changed += separate_reductions(model, names)
     return tuple(dict.fromkeys([*changed, *narrowed_operators(model)]))
 
 

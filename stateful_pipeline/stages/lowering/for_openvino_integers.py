@@ -23,8 +23,8 @@ import functools
 
 import onnx_ir as ir
 
-from stateful_pipeline.stages.lowering.for_openvino_narrowed import sizes_in
 from stateful_pipeline.stages.lowering.names import Names
+from stateful_pipeline.stages.lowering.sizes import sizes_in
 from stateful_pipeline.stages.lowering.writing import Writer, replace_by
 
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)

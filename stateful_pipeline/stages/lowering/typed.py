@@ -17,16 +17,27 @@ _BODIES = {"If": "then_branch", "Loop": "body"}
 
 def infer_types(model: ir.Model) -> None:
     """Give each tensor of ``model`` its dtype where that is missing; shapes stay as they are."""
-    if all(value.type is not None or _is_sequence(value) for value in _made(model)):
-        return
-    shapes = [(value, value.shape) for value in _made(model)]
+    if any(value.type is None and not _is_sequence(value) for value in _made(model)):
+        _infer(model, data_prop=False)
+
+
+def shapes_in(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
+    """Return the shape of each tensor, as far as it can be inferred; ``model`` stays as it is."""
+    return _infer(model, data_prop=True)
+
+
+def _infer(model: ir.Model, *, data_prop: bool) -> dict[ir.Value, ir.Shape | None]:
+    """Give each tensor its dtype, and return the shapes that were found, which it does not get."""
+    before = [(value, value.shape) for value in _made(model)]
     # The pass takes a sequence of tensors for a tensor.
     sequences = [(value, value.type) for value in _made(model) if _is_sequence(value)]
-    passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
-    for value, shape in shapes:
+    passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=data_prop)(model)
+    found = {value: value.shape for value, _ in before}
+    for value, shape in before:
         value.shape = shape
     for value, kind in sequences:
         value.type = kind
+    return found
 
 
 def _made(model: ir.Model) -> Iterator[ir.Value]:

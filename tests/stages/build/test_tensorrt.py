@@ -258,6 +258,52 @@ def test_a_process_that_dies_is_an_error_that_says_how(build, tmp_path, monkeypa
         build(SUM, ROWS)
 
 
+@pytest.mark.parametrize("full", [["model.engine"], ["model.engine", "answer.json"]])
+def test_a_full_disk_is_told_with_the_file(tmp_path, full):
+    source = tmp_path / "source.onnx"
+    header = '<ir_version: 10, opset_import: ["" : 20]>\n'
+    onnx.save(onnx.parser.parse_model(header + SHARED), source)
+    profiles = plan_profiles(SHARED_CONTRACT, {"all": {"past": (0, 2, 6)}})
+    request = tensorrt.request_of(
+        source, SHARED_CONTRACT, tmp_path, "tensorrt_rtx", profiles, EngineOptions()
+    )
+    for name in full:
+        (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(StageError, match=r"cannot write .*No space left on device") as caught:
+        tensorrt_process.ask_worker(request, tmp_path)
+    assert full[-1] in str(caught.value)
+    assert "operator" not in str(caught.value)
+
+
+COUNTS = """g (float[2] x, int64 p_in, int64 n_in) => (float[2] y, int64 p_out, int64 n_out)
+  <int64 zero = {0}, int64 one = {1}> {
+  c = Equal (p_in, zero)
+  y, p_out, n_out = If (c) <
+    then_branch = first () => (float[2] y1, int64 p1, int64 n1) {
+      y1 = Neg (x)  p1 = Identity (one)  n1 = Identity (one) },
+    else_branch = later () => (float[2] y2, int64 p2, int64 n2) {
+      y2 = Abs (x)  p2 = Identity (one)  n2 = Add (n_in, one) }> }"""
+
+RING = """g (float[3, 1] x, float[3, 8] d_in, int64 p_in)
+  => (float[3, 2] y, float[3, 8] d_out, int64 p_out)
+  <int64 one = {1}, int64 two = {2}, int64 size = {8}, int64[1] flat = {-1}, int64[1] axis = {1}> {
+  s = Reshape (p_in, flat)  q = Add (p_in, two)  e = Reshape (q, flat)
+  y = Slice (d_in, s, e, axis)  d_out = Add (d_in, x)
+  n = Add (p_in, one)  p_out = Mod (n, size) }"""
+
+
+def test_a_module_that_counts_from_its_first_call_on_is_built(build):
+    states = (state((), name="p", dtype="int64"), state((), name="n", dtype="int64"))
+    folder = build(COUNTS, contract((2,), *states, axes=()))
+    assert (folder / "model.engine").is_file()
+
+
+def test_a_slice_at_a_moving_place_is_built(build):
+    states = (state((3, 8), name="d"), state((), name="p", dtype="int64"))
+    folder = build(RING, contract((3, 1), *states, y=(3, 2), axes=()))
+    assert (folder / "model.engine").is_file()
+
+
 def test_the_process_ends_with_the_one_that_waits_for_it(tmp_path):
     source = tmp_path / "model.onnx"
     header = '<ir_version: 10, opset_import: ["" : 20]>\n'
