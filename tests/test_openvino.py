@@ -108,6 +108,33 @@ def test_a_state_that_openvino_narrows_is_refused_unless_the_spec_takes_it(proje
     assert manifest["stages"]["build"]["notes"]["held"] == {"ov": {"calls": "int64 in int32"}}
 
 
+SHIFTS = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.tensor([[5, -7, 100000000, -1]], dtype=torch.int32))
+        self.register_buffer("u", torch.tensor([[200, 3, 128, 255]], dtype=torch.uint8))
+
+    def forward(self, x):
+        steps = (4 * x).to(torch.int32)
+        self.n = self.n * 3 + steps
+        self.u = self.u + 7
+        return torch.cat([self.n >> 3, self.n >> 31, self.n >> steps % 35, self.u >> 2]).float()
+"""
+
+
+@pytest.mark.parametrize("frontend", ["export", "torchscript"])
+def test_shifts_to_the_right_are_those_of_eager_also_of_negative_numbers(project, frontend):
+    more = f"{ALONE}script: {{frontend: {frontend}}}\n"
+    fixed = {"  x": "  x: {shape: [1, 4]}", "dynamic_axes": ""}
+    spec = project.spec(more, model=SHIFTS, **TIMED, **fixed)
+    assert project.run(spec, "--json").code == 0
+
+
 WIDE = """\
 import torch
 from torch import nn
@@ -124,11 +151,11 @@ class Leaky(nn.Module):
 """
 
 
-def test_operators_computed_in_fewer_bits_are_named_where_they_make_a_difference(project):
+def test_operators_computed_in_another_precision_are_named_where_they_make_a_difference(project):
     ran = project.run(project.spec(ALONE, model=WIDE, **TIMED), "--json")
     assert ran.code == 1
     hint = verified(Path(ran.lines[0]["build"]))["ov"]["hint"]
-    assert "fewer bits than PyTorch" in hint
+    assert "another precision than PyTorch" in hint
     assert "Mul: int64 in 32 bits" in hint
 
 

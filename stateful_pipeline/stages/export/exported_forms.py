@@ -151,9 +151,12 @@ def _overloads(name: str, *, several: bool = False) -> list[Any]:
         name: The name of the operator.
         several: Whether it may have several results.
     """
-    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    name = name.removeprefix("aten::")
+    if name.startswith("__"):
+        name += "_"  # which TorchScript's exporter takes off
+    packet = getattr(torch.ops.aten, name, None)
     if packet is None:
-        return []  # an operator of TorchScript alone, as aten::__and_ is
+        return []  # an operator of TorchScript alone
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
     return [o for o in overloads if _is_functional(o._schema) and (several or _is_one(o._schema))]
 

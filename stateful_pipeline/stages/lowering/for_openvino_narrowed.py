@@ -1,4 +1,4 @@
-"""Finds operators that OpenVINO computes in fewer bits than their dtype has.
+"""Finds operators that OpenVINO computes in other bits than their dtype has.
 
 What sizes are made of does not count (:mod:`.sizes`), nor do operators that compute nothing, such
 as ``Identity``.
@@ -15,12 +15,28 @@ _NARROWED = {
     ir.DataType.UINT64: "uint64 in 32 bits",
     ir.DataType.UINT32: "uint32 in 32 bits with a sign",
     ir.DataType.DOUBLE: "float64 in float32",
+    ir.DataType.FLOAT16: "float16 in float32",
+    ir.DataType.BFLOAT16: "bfloat16 in float32",
 }
-_INTEGERS = frozenset({ir.DataType.INT32, *_NARROWED} - {ir.DataType.DOUBLE})
+_FLOATS = frozenset({ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+_INTEGERS = frozenset({ir.DataType.INT32, *_NARROWED} - _FLOATS)
 _COMPUTE = frozenset(
-    {"Abs", "Add", "BitShift", "Cast", "CumSum", "Div", "Einsum", "Gemm", "MatMul", "Max", "Mean"}
+    {
+        "Abs",
+        "Add",
+        "BitShift",
+        "Cast",
+        "Conv",
+        "CumSum",
+        "Div",
+        "Einsum",
+        "Gemm",
+        "MatMul",
+        "Max",
+        "Mean",
+    }
     | {"Min", "Mod", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"}
-    | {"ReduceSum", "Sub", "Sum"}
+    | {"Conv", "ReduceSum", "Sub", "Sum"}
 )
 _IN_FLOAT = frozenset(
     {"Einsum", "Gemm", "MatMul", "Mean", "Pow", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd"}

@@ -92,20 +92,18 @@ def _left_shift(op: Writer, a: Any, by: Any) -> Any:
 
 
 def _right_shift(op: Writer, a: Any, by: Any) -> Any:
-    """``a >> by``, which rounds down: the bits of a negative number are those of ``~a``, inverted.
+    """``a >> by``, which rounds down: what is left of ``a`` by ``2**by`` is taken off first.
 
-    All bits are shifted out if ``by`` is as large or negative.  ``BitShift`` would need uint64,
-    which the exporter does not know.
+    All bits but the sign are shifted out if ``by`` is as large or negative.  ``BitShift`` would
+    need uint64, which TensorRT lacks, and OpenVINO has in 32 bits with a sign.
     """
     if op.dtype.is_floating_point:
         return op("Div", a, op("Pow", 2, by))
     long = op.of(torch.int64)
-    power, inside = _power(long, by, min(torch.iinfo(op.dtype).bits, 63))
+    power, inside = _power(long, by, torch.iinfo(op.dtype).max.bit_length())
     wide = long.cast(a)
-    negative = long("Less", wide, 0)
-    bits = long.where(negative, long("BitwiseNot", wide), wide)
-    moved = long.where(inside, long("Div", bits, power), 0)
-    return op.cast(long.where(negative, long("BitwiseNot", moved), moved))
+    moved = long("Div", long("Sub", wide, long("Mod", wide, power)), power)
+    return op.cast(long.where(inside, moved, long.where(long("Less", wide, 0), -1, 0)))
 
 
 def _power(long: Writer, by: Any, width: int) -> tuple[Any, Any]:
