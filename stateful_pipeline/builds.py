@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stateful_pipeline.errors import SpecError
 from stateful_pipeline.foreign import no_room, write_error
@@ -29,6 +30,7 @@ STAGE = "build folder"
 
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
+TIMINGS = "timings.json"
 
 
 def new_build(out: Path, name: str) -> Path:
@@ -79,58 +81,83 @@ def status_of_linked(link: Path) -> str | None:
     return None if status is None else str(status)
 
 
-def earlier_builds(out: Path, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield earlier builds that reached their end, newest first, with their manifests."""
+class _Read(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class EndedStage(_Read):
+    """How a stage of an earlier build ended, and what it had to note."""
+
+    status: str
+    notes: dict[str, Any]
+
+
+class EndedTarget(_Read):
+    """What became of a target of an earlier build: as in ``TargetBuild``, its errors in words."""
+
+    artifact: str | None
+    passed: bool | None
+    owed: tuple[str, ...]
+    error: str | None
+
+
+class Manifest(_Read):
+    """What a later run asks of the ``manifest.json`` of a build.
+
+    Attributes:
+        reuse_key: See :mod:`.identity`.
+        stages: Every stage, by name.
+        targets: Those that were asked for, by name.
+        files: Relative path to SHA-256.
+    """
+
+    reuse_key: str
+    stages: dict[str, EndedStage]
+    targets: dict[str, EndedTarget]
+    files: dict[str, str]
+
+    @classmethod
+    def of(cls, build: Path) -> Manifest:
+        """Read that of the folder ``build``.
+
+        Raises:
+            ValueError: It is damaged, or of another kind.
+            OSError: It cannot be read.
+        """
+        try:
+            return cls.model_validate_json((build / MANIFEST).read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise ValueError(f"{key}: {first['msg']}" if key else first["msg"]) from error
+
+
+def earlier_builds(out: Path, name: str) -> list[Path]:
+    """Return the earlier builds that reached their end, newest first."""
     folder = (out / ".builds" / name).absolute()
     if not folder.is_dir():
-        return
-    for build in sorted(folder.iterdir(), reverse=True):
-        manifest = build / MANIFEST
-        if manifest.is_file():
-            try:
-                yield build, json.loads(manifest.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue  # not one of ours, or damaged: there is nothing in it to reuse
+        return []
+    return [b for b in sorted(folder.iterdir(), reverse=True) if (b / MANIFEST).is_file()]
 
 
-def reuse(
-    out: Path,
-    name: str,
-    folders: Sequence[str],
-    into: Path,
-    fits: Callable[[Path, dict[str, Any]], bool],
-) -> tuple[Path, dict[str, Any]] | None:
-    """Copy ``folders`` of an earlier build that ``fits`` into the folder ``into``.
+def damaged_part(build: Path, files: Mapping[str, str], parts: Sequence[str]) -> str | None:
+    """Return what is not as it was when a build was made; None if all is.
 
     Args:
-        out: The output folder.
-        name: The spec's name.
-        folders: The parts of a build that are wanted.
-        into: The new build.
-        fits: Says of an earlier build and its manifest whether they are what is wanted.
-
-    Returns:
-        That build and its manifest, or None if there is none whose files are all as they were.
+        build: The build's folder.
+        files: The digests in its manifest.
+        parts: The names of the folders and files of a build that are looked at.
     """
-    for build, manifest in earlier_builds(out, name):
-        if build == into or not all((build / folder).is_dir() for folder in folders):
-            continue
-        wanted = {
-            path: digest
-            for path, digest in manifest.get("files", {}).items()
-            if path.split("/")[0] in (*folders, SPEC)
-        }
-        if not _as_they_were(build, wanted) or not fits(build, manifest):
-            continue
-        for folder in folders:
-            shutil.copytree(build / folder, into / folder, dirs_exist_ok=True)
-        return build, manifest
-    return None
+    held = {path: digest for path, digest in files.items() if path.split("/")[0] in parts}
+    for part in parts:
+        if not any(path.split("/")[0] == part for path in held):
+            return part
+    return next((path for path, digest in held.items() if not _is(build / path, digest)), None)
 
 
-def _as_they_were(build: Path, files: dict[str, str]) -> bool:
+def _is(path: Path, digest: str) -> bool:
     try:
-        return all((build / p).is_file() and sha256(build / p) == d for p, d in files.items())
+        return sha256(path) == digest
     except OSError:
         return False  # what cannot be read cannot be reused
 

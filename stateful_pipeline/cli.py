@@ -86,7 +86,7 @@ def run(
         str, typer.Option("--to", metavar="STAGE", help="Stop after this stage.")
     ] = "log",
     out: Annotated[Path, typer.Option(help="Where builds go.")] = Path("build"),
-    force: Annotated[bool, typer.Option("--force", help="Reuse nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Reuse nothing; not with --from.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One line of JSON per spec on stdout.")
     ] = False,

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import base64
 import json
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +27,15 @@ import numpy as np
 
 from stateful_pipeline.dimensions import Dim, Shape, axes_of, resolve
 from stateful_pipeline.errors import ContractError
+from stateful_pipeline.json_fields import read_json
 
 METADATA_KEY = "stateful_pipeline.contract"
 SCHEMA = 1
+
+DAMAGED = (
+    OSError, EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a damaged ``.npz`` file raises: numpy, zipfile and zlib, each in its own way."""
 
 DTYPES = (
     "float16", "bfloat16", "float32", "float64",
@@ -117,7 +125,7 @@ class Initial:
         if self.kind == "zeros":
             return np.zeros(self.shape, kind)
         if self.kind == "inline":
-            raw = base64.b64decode(self.data or "")
+            raw = _bytes_of(self.data or "")
             if len(raw) != kind.itemsize * int(np.prod(self.shape, dtype=np.int64)):
                 raise ContractError("an inline initial value has the wrong number of bytes")
             return np.frombuffer(raw, kind).reshape(self.shape).copy()
@@ -125,7 +133,7 @@ class Initial:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 array: np.ndarray[Any, Any] = arrays[self.key or ""]
-        except (OSError, KeyError, ValueError) as error:
+        except (KeyError, *DAMAGED) as error:
             raise ContractError.in_file(
                 path, f"the initial value '{self.key}' cannot be read: {error}",
                 "keep this file beside the model",
@@ -297,23 +305,19 @@ class Contract:
         """Read :meth:`to_json`'s form.
 
         Raises:
-            ContractError: The text is not a contract, or one of a newer schema.
+            ContractError: The text is not a contract, or one of a newer schema; it says where.
         """
-        try:
-            data = json.loads(text)
-            if data["schema"] != SCHEMA:
-                raise ContractError(
-                    f"the contract has schema {data['schema']}, this version reads {SCHEMA}",
-                    hint="upgrade stateful-pipeline, or export the model again",
-                )
-            return cls(
-                inputs=tuple(_value(item) for item in data["inputs"]),
-                outputs=tuple(_value(item) for item in data["outputs"]),
-                states=tuple(_state(item) for item in data["states"]),
-                axes=tuple(Axis(**item) for item in data["axes"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ContractError(f"not a state contract: {error!r}") from error
+        # It needs the classes of this module.
+        from stateful_pipeline.contract_json import contract_of
+
+        return contract_of(read_json(text))
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ContractError(f"an inline initial value is not base64: {error}") from error
 
 
 def _show(shape: Iterable[Dim]) -> str:
@@ -327,20 +331,3 @@ def _plain(item: Any) -> Any:
     if isinstance(item, tuple):
         return [_plain(element) for element in item]
     return item
-
-
-def _value(item: dict[str, Any]) -> Value:
-    return Value(item["name"], item["dtype"], tuple(item["shape"]))
-
-
-def _state(item: dict[str, Any]) -> State:
-    init = {**item["init"], "shape": tuple(item["init"]["shape"])}
-    out_shape = item.get("out_shape")
-    return State(
-        **{
-            **item,
-            "shape": tuple(item["shape"]),
-            "out_shape": None if out_shape is None else tuple(out_shape),
-            "init": Initial(**init),
-        }
-    )

@@ -33,8 +33,9 @@ def write_error(error: OSError, stage: str, folder: Path) -> StageError:
     """Return the error of a ``stage`` that could not write below ``folder``: path, and what to do.
 
     The system tells the path only of files that it cannot open; otherwise ``folder`` is named.
+    Of a copy and a move it tells two, of which the second is written.
     """
-    path, reason = error.filename or folder, error.strerror or str(error)
+    path, reason = error.filename2 or error.filename or folder, error.strerror or str(error)
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         (_, path, reason), *_ = error.args[0]
     hint = "choose another --out"

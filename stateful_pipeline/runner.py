@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from stateful_pipeline.builds import MANIFEST, SPEC, new_build, status_of_linked, switch
+from stateful_pipeline.builds import MANIFEST, SPEC, TIMINGS, new_build, status_of_linked, switch
 from stateful_pipeline.errors import SpecError, StageError, TargetError
 from stateful_pipeline.foreign import write_error
 from stateful_pipeline.gates import missed_gates
@@ -60,16 +60,16 @@ def run_spec(
         targets: Names of the targets to build; all of them if empty.
         first: Run from this stage on; what earlier ones made must be in an earlier build.
         last: Run up to this stage; ``log`` runs always.
-        force: Reuse nothing.
+        force: Reuse nothing; not with ``first``.
         gates: What must hold of every target beside equality.
         progress: Hears what happens.
         worker: Logs the run; made here if not given.
 
     Raises:
-        SpecError: The spec, the targets or the model's source are wrong.  Nothing is built.
+        SpecError: The spec, the call or the model's source is wrong.  Nothing is built.
     """
     chosen = _chosen(spec, targets)
-    _check_call(spec, first, last)
+    _check_call(spec, first, last, force=force)
     with ExitStack() as stack:
         if worker is None and spec.mlflow.enabled:
             store = (out / "mlflow.db").absolute()
@@ -88,7 +88,7 @@ def run_spec(
             raise
 
 
-def _check_call(spec: Spec, first: str, last: str) -> None:
+def _check_call(spec: Spec, first: str, last: str, *, force: bool) -> None:
     """Check what can be checked before the model is constructed."""
     for stage in (first, last):
         if stage not in STAGES:
@@ -97,6 +97,11 @@ def _check_call(spec: Spec, first: str, last: str) -> None:
         raise SpecError(
             f"nothing to do: --from {first} comes after --to {last}",
             hint=f"the order is: {', '.join(STAGES)}",
+        )
+    if force and first != FRONT[0]:
+        raise SpecError(
+            f"--force reuses nothing, and --from {first} takes earlier stages from a build",
+            hint="give one of them",
         )
     if spec.name in TAKEN:
         raise SpecError(
@@ -156,7 +161,7 @@ class _Run(StageRuns):
         if first in FRONT[1:]:
             self.artifacts.say(f"--from {first}: {', '.join(FRONT)} run together")
             return ()
-        if force and first == FRONT[0]:
+        if force:
             return ()
         start = time.perf_counter()
         asked = FRONT if first == FRONT[0] else STAGES[: STAGES.index(first)]
@@ -192,7 +197,7 @@ class _Run(StageRuns):
         try:
             summary = self._summary()
             write_text(self.folder / SPEC, plain_json(self.spec.content()))
-            write_text(self.folder / "timings.json", plain_json(timings_of(summary)))
+            write_text(self.folder / TIMINGS, plain_json(timings_of(summary)))
             write_report(summary, self.folder)
         except OSError as error:
             self._end_at("report", write_error(error, "report", self.folder))

@@ -40,7 +40,7 @@ class SpotCheck:
         stage: For whom it is done.
 
     Attributes:
-        why_not: Why the first build that was tried does not equal the module, in words.
+        why_not: In what the first build that was tried differs from the module, in words.
     """
 
     def __init__(self, artifacts: Artifacts, stage: str) -> None:
@@ -61,8 +61,7 @@ class SpotCheck:
             difference = error.message if isinstance(error, PipelineError) else repr(error)
         if difference is None:
             return True
-        said = f"that of {build.name} no longer equals the module: {difference}"
-        self.why_not = self.why_not or said
+        self.why_not = self.why_not or difference
         return False
 
     def _differences(self, build: Path) -> Iterator[str]:

@@ -141,7 +141,7 @@ class StageRuns:
         try:
             importlib.import_module(f"stateful_pipeline.stages.{name}.run").run(self.artifacts)
         except PipelineError as failure:
-            error = failure
+            error = self._placed(failure)
         except KeyboardInterrupt as interrupt:
             error, status = interrupt, "interrupted"
             raise
@@ -156,6 +156,12 @@ class StageRuns:
             self.stages[name] = {"status": status, "seconds": seconds, "error": text}
             self.progress.end(shown, status, seconds, text)
         self.error = error
+
+    def _placed(self, error: PipelineError) -> PipelineError:
+        """Say where a key of the spec is written that only a stage could find to be wrong."""
+        if isinstance(error, SpecError) and error.key is not None and error.place is None:
+            error.place = self.spec.place(error.key)
+        return error
 
     def _shown(self, name: str) -> str:
         """Return what a stage is called where it runs for one artifact and for another."""

@@ -224,6 +224,13 @@ def test_a_keyboard_interrupt_of_the_model_interrupts(project):
     assert "KeyboardInterrupt" not in ran.err
 
 
+@pytest.mark.parametrize("shape", ["[batch, 4]", "[batch]"])
+def test_a_declared_state_of_another_shape_is_refused_with_its_line(project, shape):
+    ran = project.run(project.spec(f"states: {{h: {{shape: {shape}}}}}\n"))
+    assert ran.code == 2
+    assert re.search(r"leaky\.yaml:\d+:\d+: .*declared as \[batch", ran.out)
+
+
 def test_an_interrupt_while_a_command_still_loads_has_its_line_of_json(project, monkeypatch):
     import stateful_pipeline.spec
 

@@ -40,6 +40,12 @@ def test_a_file_that_could_not_be_copied_is_named(tmp_path):
     assert f"cannot write {tmp_path / 'to'}: [Errno 28]" in str(write_error(error, "r", tmp_path))
 
 
+def test_of_a_copy_that_ends_half_way_the_new_file_is_named(tmp_path):
+    source, copy = str(tmp_path / "from"), str(tmp_path / "to")
+    error = full(errno.ENOSPC, source, None, copy)
+    assert f"cannot write {copy}: No space left" in str(stage_error(error, "build", tmp_path))
+
+
 def test_a_file_of_the_users_is_no_fault_of_the_output_folder(tmp_path):
     error = stage_error(FileNotFoundError(2, "No such file", "gain.txt"), "script", tmp_path)
     assert "FileNotFoundError" in str(error)

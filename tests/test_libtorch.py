@@ -44,6 +44,22 @@ class Leaky(nn.Module):
         return y
 """
 
+BROADCAST = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("h", torch.ones(1, 2))
+
+    def forward(self, x):
+        self.h = 0.5 * self.h + self.linear(x).mean(1)
+        return self.h + x[:, 0, :2]
+"""
+
 RING = """\
 import torch
 from torch import nn
@@ -117,7 +133,7 @@ def statuses(ran):
 def test_a_module_passes_in_a_process_at_the_sizes_and_turns_of_onnx(project):
     spec = project.spec(
         BOTH,
-        model=RNN,
+        model=BROADCAST,
         **TIMED,
         inputs="inputs: {x: {shape: [batch, time, 3]}}",
         **{"  x": ""},
@@ -130,7 +146,7 @@ def test_a_module_passes_in_a_process_at_the_sizes_and_turns_of_onnx(project):
     assert {sizes["batch"] for sizes, _, _ in free_running(native)} == {1, 2, 3}
     assert any(turns for _, turns, _ in free_running(native))
     assert native.keys() - cpu.keys() == {"states"}
-    assert native["states"] == "inside the module, where initial values of other sizes are put"
+    assert native["states"] == "inside the module"
     assert native["steps"] == 5
     assert native["reset"] == {"passed": True, "steps": 3}
     assert set(native["rollouts"][0]["tensors"]) == {"output"}
@@ -151,27 +167,64 @@ from torch import nn
 class Leaky(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gru = nn.GRU(3, 3, batch_first=True)
-        self.register_buffer("h", torch.zeros(1, 1, 3))
         self.items = [torch.ones(1, 3)]
         self.sum = None
 
     def forward(self, x):
-        y, self.h = self.gru(x[:, None], self.h)
         self.items[0] = self.items[0] * 0.5 + x
         if self.sum is None:
-            self.sum = y[:, 0]
+            self.sum = x
         self.sum = self.sum * 0.5 + x
         return self.sum + self.items[0]
 """
 
 
-def test_states_in_lists_and_beside_one_that_the_first_call_creates_get_the_sizes(project):
+def test_states_in_lists_and_beside_one_that_the_first_call_creates_are_broadcast(project):
     ran = project.run(project.spec(BOTH, model=CREATING, **SMALL))
     assert ran.code == 0
     native = verified(project.out / "leaky")["native"]
     assert {sizes["batch"] for sizes, _, _ in free_running(native)} == {1, 2, 3}
-    assert native["states"].endswith("where initial values of other sizes are put")
+
+
+HELD = """\
+import torch
+from torch import nn
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h", torch.ones(1, 3))
+
+    def forward(self, x):
+        STEP
+        return y
+"""
+
+
+def test_a_file_whose_states_reduce_over_a_batch_that_it_does_not_hold_fails(project):
+    model = HELD.replace("STEP", "y, self.h = x - self.h.sum(), self.h * 0.5 + x")
+    ran = project.run(project.spec(BOTH, model=model, **SMALL))
+    assert ran.code == 1
+    found = verified(project.builds()[-1])
+    assert (found["cpu"]["passed"], found["native"]["passed"]) == (True, False)
+    said = " ".join(ran.out.split())
+    assert "state 'h' has size [1, 3] in model.pt, where eager PyTorch begins with [2, 3]" in said
+    assert "construct the module for the size that is wanted" in said
+
+
+def test_a_file_that_cannot_take_another_batch_than_it_holds_is_no_pass(project):
+    model = HELD.replace("STEP", "y = self.h.mul_(0.5).add_(x) * 2")
+    ran = project.run(project.spec(BOTH, model=model, **SMALL))
+    assert ran.code == 3
+    found = verified(project.builds()[-1])
+    assert (found["cpu"]["passed"], found["native"]["passed"]) == (True, None)
+    error = found["native"]["error"]
+    assert "model.py:11: verify: the target does not run at batch=2: infer: step 0: " in error
+    assert "output with shape [1, 3] doesn't match the broadcast shape [2, 3]" in error
+    assert "state 'h' has size [1, 3] in model.pt" in error
+    fixed = {"inputs": "inputs: {x: {shape: [1, 3]}}", "  x": "", "dynamic_axes": ""}
+    assert project.run(project.spec(BOTH, model=model, **SMALL, **fixed)).code == 0
 
 
 def test_a_module_with_an_object_of_cpp_needs_no_export(project):

@@ -243,6 +243,83 @@ def test_from_takes_nothing_for_a_target_that_was_not_built_then(project):
     assert project.run(spec, "--from", "verify", "--target", "one").code == 0
 
 
+def test_from_says_why_the_newest_build_of_the_same_model_does_not_fit(project):
+    spec = project.spec(TWO)
+    assert project.run(spec, "--target", "one").code == 0
+    (build,) = project.builds()
+
+    def said(*options):
+        ran = project.run(spec, *options)
+        assert ran.code == 2
+        assert f"that of {build.name} " in ran.err
+        return ran.err
+
+    assert "has not built target 'two'" in said("--from", "verify")
+    one = ("--from", "verify", "--target", "one")
+    assert "has other settings of target 'one'" in said(*one, "--set", "targets.one.threads=2")
+    other = said("--from", "build", "--set", "source.kwargs.decay=0.25")
+    assert "is of another spec, model, code" in other
+    assert "has other settings of `verify`" in said(
+        "--from", "benchmark", "--target", "one", "--set", "verify.steps=9"
+    )
+    (build / "targets" / "one" / "model.onnx").write_bytes(b"")
+    assert "is damaged: targets/one/model.onnx is missing or was changed" in said(*one)
+
+
+def test_from_benchmark_says_that_a_target_was_not_verified(project):
+    spec = project.spec()
+    assert project.run(spec, "--to", "build").code == 0
+    ran = project.run(spec, "--from", "benchmark")
+    assert ran.code == 2
+    assert "has not done verify: not asked" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.json", "[]"),
+        ("manifest.json", '"x"'),
+        ("manifest.json", "{"),
+        ("manifest.json", "[" * 100_000),
+        ("manifest.json", '{"reuse_key": "x", "stages": {}, "targets": {}, "files": []}'),
+        ("manifest.json", '{"reuse_key": "x", "stages": [], "targets": {}, "files": {}}'),
+        ("spec.json", "[]"),
+        ("timings.json", "{"),
+        ("timings.json", "[]"),
+    ],
+)
+def test_a_damaged_earlier_build_is_passed_over_and_named(project, name, text):
+    spec = project.spec()
+    assert project.run(spec).code == 0
+    assert project.run(spec).code == 0
+    older, damaged = project.builds()
+    (damaged / name).write_text(text)
+    assert project.run(spec, "--from", "log").code == 0
+    for build in (older, project.builds()[-1]):
+        (build / name).write_text(text)
+    ran = project.run(spec, "--from", "log")
+    assert ran.code == 2
+    assert "damaged" in ran.err
+    assert name in ran.err
+    assert "fault" not in ran.err
+    assert project.run(spec).code == 0
+
+
+def test_a_declared_state_that_there_is_not_is_named_with_its_line(project):
+    ran = project.run(project.spec("states: {zz: {init: zeros}}\n"))
+    assert ran.code == 2
+    assert "leaky.yaml:9:10: the model has no tensor and no number called 'zz'" in ran.text
+
+
+def test_force_and_from_exclude_each_other(project):
+    spec = project.spec()
+    project.run(spec)
+    ran = project.run(spec, "--from", "verify", "--force")
+    assert ran.code == 2
+    assert "--force reuses nothing, and --from verify takes earlier stages" in ran.err
+    assert len(project.builds()) == 1
+
+
 # --- failure is local
 
 

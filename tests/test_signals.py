@@ -73,6 +73,67 @@ def test_a_terminal_that_hangs_up_does_not_break_what_is_left_to_say():
     assert process.wait(20) == 0
 
 
+STUCK = """\
+import ctypes, sys, time
+from stateful_pipeline import signals
+
+signals._PATIENCE = 0.5
+signals.as_interrupts()
+mutex = ctypes.create_string_buffer(64)
+library = ctypes.CDLL(None)
+library.pthread_mutex_lock(mutex)
+print("ready", flush=True)
+try:
+    WAIT
+    print("on", flush=True)
+finally:
+    time.sleep(1.0)  # longer than anyone waits for a handler
+    print("cleaned up", flush=True)
+"""
+
+
+def interrupted(wait, *numbers):
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK.replace("WAIT", wait)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    for number in numbers:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_code_that_never_returns_is_ended(number):
+    code, out, err = interrupted("library.pthread_mutex_lock(mutex)", number)
+    assert (code, out) == (130, "")
+    assert err.startswith("interrupted: C++ code, of a model or of a library, has not returned for")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_takes_its_time_to_clean_up_is_left_to_it(number):
+    """Even where two signals come at once, as `timeout` sends them: Python may see one."""
+    code, _, err = interrupted("time.sleep(20)", number, number)
+    assert code == -signal.SIGINT  # as Python ends with it
+    assert "KeyboardInterrupt" in err
+    assert "has not returned" not in err
+
+
+def test_a_crash_in_code_of_cpp_says_which_line_called_it():
+    code = "from stateful_pipeline.signals import as_interrupts\nas_interrupts()\n"
+    code += "import ctypes\ndef step():\n    ctypes.string_at(0)\nstep()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr
+    assert 'File "<string>", line 5 in step' in done.stderr
+    assert "_watch" not in done.stderr
+
+
 MODEL = """\
 import torch
 from torch import nn

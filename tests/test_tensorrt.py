@@ -141,11 +141,15 @@ def test_a_timing_cache_without_a_folder_is_an_error_before_anything_is_built(pr
 
 @needs_rtx
 @needs_no_gpu
-def test_what_is_owed_stays_owed_where_an_earlier_engine_is_verified_again(project):
-    spec = project.spec(BOTH.replace("OPTIONAL", "true"))
+@pytest.mark.parametrize("first", ["verify", "benchmark", "log"])
+def test_what_is_owed_stays_owed_where_an_earlier_engine_is_taken(project, first):
+    timed = "benchmark: {steps: 3, warmup: 1}"
+    spec = project.spec(BOTH.replace("OPTIONAL", "true"), benchmark=timed)
     assert project.run(spec).code == 0
-    ran = project.run(spec, "--from", "verify", "--json")
+    ran = project.run(spec, "--from", first, "--json")
     assert ran.code == 0
+    assert ran.lines[0]["stages"]["build"] == "reused"
+    assert ran.lines[0]["targets"]["cpu"]["passed"] is True
     assert "no CUDA device" in ran.lines[0]["targets"]["rtx"]["owed"][0]
     page = (project.out / "leaky" / "report.html").read_text()
     assert "owed" in page

@@ -5,6 +5,8 @@
     project.py      what decides what a build makes: sources, compiler, torch, options
     toolchain.py    cmake, ninja and the compiler: which ones, and what they complain about
     artifacts.py    what CMake has made
+    inputs.py       what a build has read from beyond its project
+    entries.py      an entry of the cache, and whether it is whole
     building.py     a CMake project to libraries and programs, in a cache
     probe.py        whether a library can be loaded, tried in a process of its own
     loading.py      the classes and operators of a library, and who registered a name before

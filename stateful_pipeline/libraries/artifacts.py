@@ -11,7 +11,8 @@ from typing import Any
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.libraries.toolchain import STAGE
 
-_API = Path(".cmake") / "api" / "v1"
+API = Path(".cmake") / "api" / "v1"
+"""Where CMake answers, in a build folder."""
 _LIBRARIES = ("SHARED_LIBRARY", "MODULE_LIBRARY")
 
 
@@ -25,9 +26,10 @@ class Artifacts:
 
 def ask(tree: Path) -> None:
     """Let CMake write down what it makes; before it configures the build folder ``tree``."""
-    query = tree / _API / "query"
+    query = tree / API / "query"
     query.mkdir(parents=True)
     (query / "codemodel-v2").touch()
+    (query / "cmakeFiles-v1").touch()
 
 
 def made(tree: Path, project: Path) -> Artifacts:
@@ -36,7 +38,7 @@ def made(tree: Path, project: Path) -> Artifacts:
     Raises:
         StageError: Nothing that can be loaded or run, or two files of one name.
     """
-    targets = list(_targets(tree))
+    targets = list(targets_in(tree))
     libraries = _files(tree, targets, _LIBRARIES)
     programs = _files(tree, targets, ("EXECUTABLE",))
     names = [path.name for path in (*libraries, *programs)]
@@ -57,9 +59,9 @@ def _files(tree: Path, targets: list[dict[str, Any]], kinds: tuple[str, ...]) ->
     return tuple(path for path in paths if path.is_file())
 
 
-def _targets(tree: Path) -> Iterator[dict[str, Any]]:
+def targets_in(tree: Path) -> Iterator[dict[str, Any]]:
     """Yield all targets, each after those that it depends on."""
-    reply = tree / _API / "reply"
+    reply = tree / API / "reply"
     [model] = reply.glob("codemodel-v2-*.json")
     [configuration] = json.loads(model.read_text(encoding="utf-8"))["configurations"]
     waiting = {

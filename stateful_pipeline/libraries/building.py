@@ -1,33 +1,32 @@
 """Builds CMake projects into a cache, so that nothing is compiled twice.
 
-An entry of the cache is a folder ``<project>-<key>-<outside>`` that appears whole or not at all: it
+An entry of the cache is a folder ``<project>-<key>-<inputs>`` that appears whole or not at all: it
 is built under another name and moved into place, by one process at a time (a file lock that the
-system gives back whatever happens).  ``key`` is what :meth:`.Project.key` covers; ``outside`` is
-the digest of the files that the compiler read from beyond the project's folder, PyTorch's and the
-system's left out.  An entry is never changed, since a process that has loaded a library keeps it
-under its path.
+system gives back whatever happens).  ``key`` is what :meth:`.Project.key` covers; ``inputs`` is
+the digest of what was read from elsewhere, as :mod:`.inputs` has it.  An entry is never changed,
+since a process that has loaded a library keeps it under its path; one that something else has
+changed is built again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import glob
-import hashlib
-import json
 import os
 import shutil
-import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from stateful_pipeline.errors import SourceError, StageError
 from stateful_pipeline.libraries.artifacts import ask, made
+from stateful_pipeline.libraries.entries import DamagedEntryError, Entry, read_entry
+from stateful_pipeline.libraries.inputs import inputs_of
 from stateful_pipeline.libraries.project import Project, digest_of, project_of
 from stateful_pipeline.libraries.toolchain import (
     STAGE,
@@ -38,9 +37,6 @@ from stateful_pipeline.libraries.toolchain import (
     ninja,
     run,
 )
-
-_ENTRY = "entry.json"
-_SYSTEM = ("/usr/", "/lib/", "/opt/")
 
 
 @dataclass(frozen=True)
@@ -117,21 +113,26 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _find(cache: Path, stem: str) -> BuiltLibrary | None:
-    """Return the entry whose files from outside of the project are what they were, if any."""
+    """Return the entry whose inputs are what they were, if any; take away what is damaged."""
     for folder in cache.glob(f"{glob.escape(stem)}-*"):
-        entry = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))
-        if all(_is(Path(path), digest) for path, digest in entry["outside"].items()):
+        try:
+            entry = read_entry(folder)
+        except DamagedEntryError as error:
+            warnings.warn(
+                f"in the cache of C++ libraries, {error}: it is built again", stacklevel=3
+            )
+            shutil.rmtree(folder)
+            continue
+        if not entry.inputs.changed:
             return _built(folder, entry, compiled=False)
     return None
 
 
-def _is(path: Path, digest: str) -> bool:
-    return path.is_file() and digest_of(path) == digest
-
-
-def _built(folder: Path, entry: Mapping[str, Any], *, compiled: bool) -> BuiltLibrary:
-    libraries = tuple(folder / name for name in entry["libraries"])
-    return BuiltLibrary(libraries, tuple(folder / name for name in entry["programs"]), compiled)
+def _built(folder: Path, entry: Entry, *, compiled: bool) -> BuiltLibrary:
+    libraries, programs = (
+        tuple(folder / name for name in names) for names in (entry.libraries, entry.programs)
+    )
+    return BuiltLibrary(libraries, programs, compiled)
 
 
 def _make(project: Project, chosen: Compiler, cache: Path, stem: str) -> BuiltLibrary:
@@ -147,18 +148,16 @@ def _make(project: Project, chosen: Compiler, cache: Path, stem: str) -> BuiltLi
             kept = cache / f"{stem}.log"
             os.replace(failed, kept)
             raise complaint(kept, project.folder)
-        artifacts, outside = made(tree, project.folder), _outside(project, tree)
+        artifacts = made(tree, project.folder)
         for path in (*artifacts.libraries, *artifacts.programs):
             shutil.copy2(path, result / path.name)
-        entry: dict[str, Any] = {
-            "libraries": [path.name for path in artifacts.libraries],
-            "programs": [path.name for path in artifacts.programs],
-            "outside": outside,
-        }
-        text = json.dumps(entry, indent=2, sort_keys=True) + "\n"
-        (result / _ENTRY).write_text(text, encoding="utf-8")
-        digest = hashlib.sha256(json.dumps(outside, sort_keys=True).encode()).hexdigest()[:8]
-        place = cache / f"{stem}-{digest}"
+        libraries, programs = (
+            {path.name: digest_of(path) for path in paths}
+            for paths in (artifacts.libraries, artifacts.programs)
+        )
+        entry = Entry(libraries, programs, inputs_of(project, tree))
+        entry.write(result)
+        place = cache / f"{stem}-{entry.digest}"
         os.replace(result, place)
     return _built(place, entry, compiled=True)
 
@@ -192,26 +191,3 @@ def _compile(project: Project, chosen: Compiler, tree: Path, logs: Path) -> Path
         if not run(command, logs / name, environment):
             return logs / name
     return None
-
-
-def _outside(project: Project, tree: Path) -> dict[str, str]:
-    """Return the digests of what was read from beyond the project, torch and the system."""
-    own = (str(project.folder), str(tree), str(Path(torch.__file__).parent))
-    maker = ninja()
-    read = _read_by_make(tree) if maker is None else _read_by_ninja(tree, maker)
-    paths = {(tree / name).resolve() for name in read}
-    paths = {p for p in paths if not any(p.is_relative_to(folder) for folder in (*own, *_SYSTEM))}
-    return {str(path): digest_of(path) for path in sorted(paths) if path.is_file()}
-
-
-def _read_by_ninja(tree: Path, maker: str) -> Iterator[str]:
-    listed = subprocess.run(  # noqa: S603 - ninja, by its path
-        [maker, "-C", str(tree), "-t", "deps"], capture_output=True, text=True, check=True
-    )
-    yield from (line.strip() for line in listed.stdout.splitlines() if line.startswith("    "))
-
-
-def _read_by_make(tree: Path) -> Iterator[str]:
-    for file in tree.rglob("*.o.d"):
-        _, _, read = file.read_text(encoding="utf-8").partition(":")
-        yield from (name for name in read.split() if name != "\\")

@@ -1,7 +1,7 @@
 """What decides what a build makes, as one digest: the *key* of the cache.
 
-The key covers every file of the project's folder.  What a project includes from elsewhere is known
-only once the compiler has listed it; ``building.py`` keeps the digests of these beside the result.
+The key covers the files of the project's folder.  What a project reads from elsewhere is known only
+once it has been built: see :mod:`.inputs`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ import torch
 from stateful_pipeline.errors import SourceError
 from stateful_pipeline.libraries.toolchain import Compiler
 
-_FLAGS = ("CXXFLAGS", "CPPFLAGS", "LDFLAGS")
-"""What CMake reads from the environment."""
+_FLAGS = (
+    *("CXXFLAGS", "CPPFLAGS", "LDFLAGS"),
+    *("CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH"),
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"),
+)
+"""What CMake and compilers read from the environment."""
+_FORMAT = 2
+"""What is said of a build beside it: entries of another format are not read."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,16 @@ class Project:
     build_type: str = "Release"
     defines: Mapping[str, str] = field(default_factory=dict)
 
+    def files(self) -> Iterator[Path]:
+        """Yield the files that the key covers."""
+        yield from _files(self.folder, top=True)
+
     def key(self, compiler: Compiler) -> str:
         """Return the digest of all that decides what comes out, as 16 hexadecimal digits."""
         identity = {
+            "format": _FORMAT,
             "sources": {
-                str(path.relative_to(self.folder)): digest_of(path)
-                for path in _files(self.folder, top=True)
+                str(path.relative_to(self.folder)): digest_of(path) for path in self.files()
             },
             "compiler": [str(compiler.path), compiler.version],
             "torch": [

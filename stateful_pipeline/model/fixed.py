@@ -125,7 +125,8 @@ def _unknown(module: nn.Module, path: str) -> SpecError:
         if isinstance(leaf.value, (*PLAIN, list, tuple)) and not leaf.path.startswith("_forward")
     ]
     key, near = _key(path), difflib.get_close_matches(path, known, 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known[:12])}"
+    there = f"there are: {', '.join(known[:12])}" if known else "it has no number and no string"
+    hint = f"did you mean '{near[0]}'?" if near else there
     return SpecError(f"{key}: {class_name(module)} has no attribute '{path}'", key=key, hint=hint)
 
 

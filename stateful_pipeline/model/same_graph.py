@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from stateful_pipeline.errors import PipelineError
 from stateful_pipeline.model.capture import capture, quiet
+from stateful_pipeline.model.decomposed import DECOMPOSED
 from stateful_pipeline.model.exported import ExportProgram
 from stateful_pipeline.model.inputs import InputPlan
 from stateful_pipeline.model.phased_reference import PhasedReference
@@ -76,7 +77,7 @@ def is_proven(
 
 def _functional(program: ExportProgram) -> ExportProgram:
     with torch.no_grad(), exact_kernels(), symbolic_shapes(), quiet():
-        return program.with_exported(program.exported.run_decompositions({}))
+        return program.with_exported(program.exported.run_decompositions(DECOMPOSED))
 
 
 class _Comparison:

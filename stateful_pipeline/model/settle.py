@@ -179,7 +179,7 @@ def declared_only(module: nn.Module, name: str) -> Tracked:
         close = difflib.get_close_matches(name, tensors, 1)
         raise SpecError(
             f"the model has no tensor and no number called '{name}'",
-            key=f'states["{name}"]' if "." in name else f"states.{name}",
+            key=_key(name),
             hint=f"did you mean '{close[0]}'?" if close else "`pipeline inspect` lists its states",
         )
     paths = tuple(path for path, other in tensors.items() if other.value is leaf.value)
@@ -228,9 +228,22 @@ def initial_value(state: Tracked, wish: Wish | None, axes: Sequence[Axis]) -> to
 def _stored_shape(state: Tracked, wish: Wish, known: set[str]) -> tuple[int, ...]:
     """Return the shape of a filled initial value: size 1 along named axes of the inputs."""
     held = tuple(state.initial.shape)
-    if wish.shape is None or len(wish.shape) != len(held):
+    if wish.shape is None:
         return held
+    pairs = zip(wish.shape, held, strict=False)
+    fits = all(isinstance(dim, str) or size in (1, dim) for dim, size in pairs)
+    if len(wish.shape) != len(held) or (wish.is_own and not fits):
+        said = ", ".join(str(dim) for dim in wish.shape)
+        raise SpecError(
+            f"state '{state.name}' is declared as [{said}], the model holds {list(held)}",
+            key=_key(state.name),
+            hint="a dimension is the size that it holds, or an axis where it holds size 1",
+        )
     return tuple(
         dim if isinstance(dim, int) else 1 if dim in known else size
         for dim, size in zip(wish.shape, held, strict=True)
     )
+
+
+def _key(name: str) -> str:
+    return f'states["{name}"]' if "." in name else f"states.{name}"

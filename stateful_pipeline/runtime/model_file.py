@@ -56,6 +56,11 @@ def _check_graph(engine: Engine, contract: Contract, path: Path) -> None:
         raise ContractError.in_file(
             path, f"graph input '{min(unknown)}' is neither an input nor a state of the contract"
         )
+    unknown = outputs.keys() - {name for name, _ in gives} - {v.name for v in contract.outputs}
+    if unknown:
+        raise ContractError.in_file(
+            path, f"graph output '{min(unknown)}' is neither an output nor a state of the contract"
+        )
 
 
 def _check_types(

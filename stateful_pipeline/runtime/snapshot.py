@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stateful_pipeline.contract import Contract, numpy_dtype
+from stateful_pipeline.contract import DAMAGED, Contract, numpy_dtype
 from stateful_pipeline.errors import ContractError
 from stateful_pipeline.runtime.engine import Array
 
@@ -51,7 +51,7 @@ def read_snapshot(path: Path, contract: Contract) -> dict[str, Array]:
             values = {
                 member.removesuffix(".npy"): _read(archive, member) for member in archive.namelist()
             }
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ContractError.in_file(path, f"the states cannot be read: {error}") from error
     for name in half & values.keys():
         if values[name].dtype == np.uint16:
@@ -69,6 +69,9 @@ def _write(stream: Any, values: Mapping[str, Array]) -> None:
 
 
 def _read(archive: zipfile.ZipFile, member: str) -> Array:
-    with archive.open(member) as stream:
+    info = archive.getinfo(member)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"'{member}' is compressed in a way that numpy does not write")
+    with archive.open(info) as stream:
         array: Array = np.lib.format.read_array(stream, allow_pickle=False)
     return array

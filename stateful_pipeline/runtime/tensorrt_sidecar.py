@@ -16,7 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from stateful_pipeline.contract import Contract
+from stateful_pipeline.contract_json import contract_of
 from stateful_pipeline.errors import ContractError, TargetError
+from stateful_pipeline.json_fields import (
+    FLAG,
+    LIST,
+    MAPPING,
+    NAME,
+    SIZE,
+    TEXT,
+    checked,
+    list_of,
+    one_of,
+    other_schema,
+    read_json,
+)
 
 SCHEMA = 1
 SUFFIX = ".json"
@@ -89,27 +103,19 @@ class EngineSidecar:
         Raises:
             ContractError: The text is something else, or of a newer schema.
         """
-        try:
-            data = json.loads(text)
-            if data["schema"] != SCHEMA:
-                raise ContractError(
-                    f"the description of the engine has schema {data['schema']}, this version "
-                    f"reads {SCHEMA}",
-                    hint="upgrade stateful-pipeline, or build the engine again",
-                )
-            data["contract"] = Contract.from_json(json.dumps(data["contract"]))
-            data["profiles"] = tuple(_profile(item) for item in data["profiles"])
-            data["plugins"] = tuple(EnginePlugin(**item) for item in data["plugins"])
-            data["compute_capabilities"] = tuple(data["compute_capabilities"])
-            sidecar = cls(**data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ContractError(f"not the description of an engine: {error!r}") from error
-        if sidecar.library not in LIBRARIES:
+        data = read_json(text)
+        schema = other_schema(data, SCHEMA)
+        if schema is not None:
             raise ContractError(
-                f"the engine is of the library {sidecar.library!r}",
-                hint=f"one of {', '.join(LIBRARIES)}",
+                f"the description of the engine has schema {schema}, this version reads {SCHEMA}",
+                hint="upgrade stateful-pipeline, or build the engine again",
             )
-        return sidecar
+        try:
+            return _sidecar(data)
+        except ContractError as error:
+            raise ContractError(
+                f"not the description of an engine: {error.message}", hint=error.hint
+            ) from error
 
 
 def sidecar_path(engine: Path) -> Path:
@@ -235,9 +241,39 @@ def _check_plugin(plugin: EnginePlugin, library: Any, target: str) -> None:
         )
 
 
-def _profile(item: dict[str, Any]) -> EngineProfile:
-    ranges = {}
-    for name, shapes in item["ranges"].items():
-        least, usual, largest = (tuple(int(size) for size in shape) for shape in shapes)
-        ranges[str(name)] = (least, usual, largest)
-    return EngineProfile(str(item["name"]), ranges)
+_SIDECAR = {
+    "library": one_of(LIBRARIES), "version": NAME, "sha256": NAME, "contract": MAPPING,
+    "profiles": LIST, "compute_capabilities": list_of(NAME), "plugins": LIST, "precision": TEXT,
+    "host": TEXT, "version_compatible": FLAG, "schema": SIZE,
+}  # fmt: skip
+_PROFILE = {"name": TEXT, "ranges": MAPPING}
+_PLUGIN = {"name": NAME, "version": TEXT, "namespace": TEXT}
+
+
+def _sidecar(data: Any) -> EngineSidecar:
+    found = checked(data, _SIDECAR)
+    profiles, plugins = found["profiles"], found["plugins"]
+    return EngineSidecar(
+        **{
+            **found,
+            "contract": contract_of(found["contract"]),
+            "profiles": tuple(_profile(p, f"profiles.{i}") for i, p in enumerate(profiles)),
+            "plugins": tuple(
+                EnginePlugin(**checked(p, _PLUGIN, f"plugins.{i}")) for i, p in enumerate(plugins)
+            ),
+            "compute_capabilities": tuple(found["compute_capabilities"]),
+        }
+    )
+
+
+def _profile(item: Any, where: str) -> EngineProfile:
+    found = checked(item, _PROFILE, where)
+    ranges = found["ranges"]
+    shapes = checked(ranges, dict.fromkeys(ranges, list_of(list_of(SIZE))), f"{where}.ranges")
+    for name, three in shapes.items():
+        if len(three) != 3:
+            raise ContractError(f"{where}.ranges.{name} has {len(three)} shapes, and should have 3")
+    return EngineProfile(
+        found["name"],
+        {name: (tuple(a), tuple(b), tuple(c)) for name, (a, b, c) in shapes.items()},
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -129,6 +129,15 @@ def _number(value: Any) -> Any:
         raise problem(f"expected a finite number, found {show(value)}")
     return value
 
+
+def _version(value: Any) -> Any:
+    if type(value) is not int:  # true and 1.0 equal 1
+        raise problem(f"expected 1, found {show(value)}")
+    return value
+
+
+SchemaVersion = Annotated[Literal[1], BeforeValidator(_version)]
+"""The version of the format of specs and jobs."""
 
 LIMIT = 1 << 31
 """What every size and count stays below: larger ones are slips, and no runtime takes them."""

@@ -61,9 +61,9 @@ def show(value: Any) -> str:
             cut = value if len(value) <= _LONGEST else value[:_LONGEST] + "..."
             return f"the string {cut!r}"
         case dict():
-            return "a mapping"
+            return "a mapping" if value else "an empty mapping"
         case list() | tuple():
-            return f"a list of {len(value)}"
+            return f"a list of {len(value)}" if value else "an empty list"
         case float() if value != value:
             return ".nan"
         case float() if value in (float("inf"), float("-inf")):

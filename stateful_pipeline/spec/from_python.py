@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from stateful_pipeline.errors import Place
 from stateful_pipeline.spec.base import SpecModel, StateName
 from stateful_pipeline.spec.faults import raise_together
-from stateful_pipeline.spec.messages import explain
+from stateful_pipeline.spec.messages import explain, faults_of
 from stateful_pipeline.spec.states import StateSpec
 from stateful_pipeline.spec.tree import Node
 
@@ -35,7 +35,7 @@ def parse_states(states: Mapping[str, Any]) -> dict[str, StateSpec]:
         return _Holder.model_validate(data).states
     except ValidationError as error:
         tree = _node(data)
-        faults = [explain(detail, tree, _Holder) for detail in error.errors(include_url=False)]
+        faults = [explain(detail, tree, _Holder) for detail in faults_of(error)]
         for fault in faults:
             fault.place = None
         raise_together(faults, "")

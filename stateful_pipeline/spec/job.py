@@ -26,10 +26,10 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from stateful_pipeline.errors import Place, SpecError
 from stateful_pipeline.spec import keypath
-from stateful_pipeline.spec.base import FileName, SpecModel, problem
+from stateful_pipeline.spec.base import FileName, SchemaVersion, SpecModel, problem
 from stateful_pipeline.spec.faults import raise_together, show
 from stateful_pipeline.spec.load import load_spec
-from stateful_pipeline.spec.messages import explain
+from stateful_pipeline.spec.messages import explain, faults_of
 from stateful_pipeline.spec.model import Spec
 from stateful_pipeline.spec.yaml12 import read_file
 
@@ -64,7 +64,7 @@ class Gates(SpecModel):
 class Job(SpecModel):
     """Several specs, run one after the other."""
 
-    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    schema_version: Annotated[SchemaVersion, Field(alias="schema")] = 1
     """The version of this format."""
     kind: Literal["job"]
     """Tells a job from a spec."""
@@ -136,7 +136,7 @@ def load_job(path: Path) -> Job:
     try:
         return Job.model_validate(tree.plain())
     except ValidationError as error:
-        faults = [explain(detail, tree, Job) for detail in error.errors(include_url=False)]
+        faults = [explain(detail, tree, Job) for detail in faults_of(error)]
         raise_together(faults, str(path))
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from stateful_pipeline.errors import Place, SpecError
 from stateful_pipeline.spec import keypath
 from stateful_pipeline.spec.faults import raise_together, show
-from stateful_pipeline.spec.messages import explain, keys_there
+from stateful_pipeline.spec.messages import explain, faults_of, keys_there
 from stateful_pipeline.spec.model import Origin, Spec
 from stateful_pipeline.spec.paths import resolve_paths
 from stateful_pipeline.spec.relations import broken_relations
@@ -144,7 +144,7 @@ def _validate(tree: Node, name: str) -> Spec:
     try:
         spec = Spec.model_validate(data)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        for detail in faults_of(error):
             keys = keys_there(detail, tree)
             covered = any(keys[: len(item.covers)] == item.covers for item in refused)
             if not covered and not (broken and detail["loc"] == ()):

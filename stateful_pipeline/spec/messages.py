@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from stateful_pipeline.errors import SpecError
@@ -43,11 +43,26 @@ _KEY = "[key]"
 _MARKS = (_KEY, "<word>", "<value>", "<file>")
 
 
+def faults_of(error: ValidationError) -> list[ErrorDetails]:
+    """Return what pydantic found wrong, once each.
+
+    A list of which it has left out faulty entries is too short for it, as well.
+    """
+    return [detail for detail in error.errors(include_url=False) if not _is_echo(detail)]
+
+
+def _is_echo(detail: ErrorDetails) -> bool:
+    if detail["type"] != "too_short":
+        return False
+    least: int = (detail.get("ctx") or {})["min_length"]
+    return len(detail["input"]) >= least
+
+
 def explain(error: ErrorDetails, root: Node, model: type[BaseModel]) -> SpecError:
     """Return the fault that pydantic's ``error`` is, with its place in the tree ``root``.
 
     Args:
-        error: One of ``ValidationError.errors()``.
+        error: One of :func:`faults_of`.
         root: The tree of the data that was validated.
         model: The model that it was validated by.
     """

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -17,6 +17,7 @@ from stateful_pipeline.spec.base import (
     CppClass,
     FileName,
     InputName,
+    SchemaVersion,
     SpecModel,
     StateName,
     problem,
@@ -62,7 +63,7 @@ def _cpu() -> dict[str, Target]:
 class Spec(SpecModel):
     """What to build, from what, for which runtimes, and how to prove it."""
 
-    schema_version: Annotated[Literal[1], Field(alias="schema")] = 1
+    schema_version: Annotated[SchemaVersion, Field(alias="schema")] = 1
     """The version of this format."""
     name: FileName
     """The name of the build: a folder under the output folder, and the default experiment."""

@@ -27,8 +27,13 @@ GpuNumber = Annotated[int, Field(ge=0, le=1023)]
 
 
 def _ordered(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    if len(sizes) != 3 or list(sizes) != sorted(sizes):
+    if len(sizes) != 3:
         raise problem(f"expected [min, opt, max], found {list(sizes)}", "such as `[1, 20, 200]`")
+    if list(sizes) != sorted(sizes):
+        raise problem(
+            f"expected min <= opt <= max, found {list(sizes)}",
+            f"such as `{sorted(sizes)}`",
+        )
     return sizes
 
 

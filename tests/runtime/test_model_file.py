@@ -45,7 +45,11 @@ def test_a_model_without_a_contract(save_model):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "not a state contract"), ('{"schema": 2}', "has schema 2, this version reads 1")],
+    [
+        ("{", "not JSON"),
+        ("[]", "not a state contract: all of it is a list"),
+        ('{"schema": 2}', "has schema 2, this version reads 1"),
+    ],
 )
 def test_a_contract_that_cannot_be_read(save_model, text, message):
     with pytest.raises(ContractError, match=rf"model\.onnx: .*{message}"):
@@ -62,6 +66,7 @@ STATE = GOOD.states[0]
         (replace(GOOD, outputs=(Value("z", "float32", (1,)),)), "graph output 'z', which"),
         (replace(GOOD, states=(replace(STATE, input="g_in"),)), "graph input 'g_in', which"),
         (replace(GOOD, states=(replace(STATE, output="g_out"),)), "graph output 'g_out', which"),
+        (replace(GOOD, outputs=()), "graph output 'y' is neither an output nor a state"),
         (replace(GOOD, states=()), "'h_in' is neither an input nor a state"),
         (replace(GOOD, inputs=(Value("x", "int64", (1,)),)), r"'x' is tensor\(float\).* int64"),
         (replace(GOOD, states=(replace(STATE, dtype="bool"),)), "'h_in' is tensor.* says bool"),

@@ -121,6 +121,25 @@ def test_a_file_that_is_not_a_state_is_refused_by_name(counter, accumulator, tmp
     assert first(runner) == 5
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_no_damage_to_a_file_escapes_as_a_foreign_error(counter, tmp_path, method):
+    runner, path = StatefulRunner(counter), tmp_path / "state.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, value in runner.state.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, value, allow_pickle=False)
+    whole, refused = path.read_bytes(), 0
+    for bit in range(0, 8 * len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            runner.load(path)
+        except ContractError:
+            refused += 1
+    assert refused > len(whole)
+
+
 def test_saving_replaces_the_file_in_one_piece(counter, tmp_path):
     runner = StatefulRunner(counter)
     path = tmp_path / "s.npz"

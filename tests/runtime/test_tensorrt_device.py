@@ -364,10 +364,18 @@ def test_a_description_that_is_missing_broken_or_newer_is_named(device, build):
     path = build()
     text = sidecar_path(path).read_text()
     for wrong, message in (
-        ("{", "not the description of an engine"),
-        ('{"schema": 1}', "not the description of an engine: KeyError"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"schema": 1}', "not the description of an engine: library is missing"),
         (text.replace('"schema": 1,\n  "sha256"', '"schema": 2,\n  "sha256"'), "has schema 2"),
-        (text.replace('"tensorrt"', '"tensor"'), "of the library 'tensor'"),
+        (text.replace('"tensorrt"', '"tensor"'), 'library is "tensor", and should be one of'),
+        (json.dumps({**json.loads(text), "sha256": 5}), "sha256 is 5, and should be a text"),
+        (json.dumps({**json.loads(text), "version_compatible": "yes"}), 'compatible is "yes"'),
+        (json.dumps({**json.loads(text), "compute_capabilities": "8.9"}), "should be a list"),
+        (
+            json.dumps({**json.loads(text), "profiles": [{"name": "a", "ranges": {"x": [1]}}]}),
+            "profiles.0.ranges.x is a list of 1, and should be a list, each of it a list",
+        ),
         (json.dumps({**json.loads(text), "contract": {}}), "not a state contract"),
         (json.dumps({**json.loads(text), "more": 1}), "more"),
     ):

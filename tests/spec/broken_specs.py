@@ -101,6 +101,9 @@ BROKEN = [
     BrokenSpec("slash-in-name", GOOD.replace("broken", "a/b"), 1, "safe in a path"),
     BrokenSpec("dots-as-name", GOOD.replace("broken", '".."'), 1, "safe in a path"),
     BrokenSpec("schema-of-the-future", GOOD + "schema: 2\n", 5, "expected 1"),
+    BrokenSpec("schema-of-true", GOOD + "schema: true\n", 5, "expected 1, found true"),
+    BrokenSpec("schema-of-a-fraction", GOOD + "schema: 1.0\n", 5, "expected 1, found 1.0"),
+    BrokenSpec("no-inputs", GOOD.partition("inputs")[0] + "inputs: {}\n", 3, "an empty mapping"),
     # source
     BrokenSpec("two-sources", _source('{python: "a:B", file: "a.py:B"}'), 2, "second source"),
     BrokenSpec("no-source", _source("{kwargs: {}}"), 2, "exactly one"),

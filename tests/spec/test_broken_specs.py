@@ -49,6 +49,15 @@ def test_there_are_enough_of_them_and_their_names_differ():
     assert len(set(ids)) == len(ids) >= 25
 
 
+@pytest.mark.parametrize("seed", ["-1", "true", "1.5"])
+def test_a_faulty_entry_does_not_make_its_list_too_short(tmp_path, seed):
+    path = tmp_path / "spec.yaml"
+    path.write_text(LIST["GOOD"] + f"verify: {{seeds: [{seed}]}}\n")
+    with pytest.raises(SpecError, match=r"verify\.seeds\[0\]") as caught:
+        load_spec(path)
+    assert "must have entries" not in str(caught.value)
+
+
 def test_a_missing_class_is_a_source_error(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(LIST["GOOD"].replace(":Counter", ":Gone"))

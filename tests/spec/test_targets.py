@@ -72,7 +72,11 @@ def test_each_runtime_has_its_own_model_and_artifact(load):
         ),
         ("{runtime: tensorrt, half_states: [h]}", "`half_states` means nothing", "fp16"),
         ("{runtime: tensorrt, profiles: {}}", "targets.t.profiles", None),
-        ("{runtime: tensorrt, profiles: {a: {n: [2, 1, 3]}}}", "expected .min, opt, max.", "20"),
+        (
+            "{runtime: tensorrt, profiles: {a: {n: [3, 2, 1]}}}",
+            r"expected min <= opt <= max, found \[3, 2, 1\]",
+            "[1, 2, 3]",
+        ),
         ("{runtime: tensorrt, profiles: {a: {n: [1, 2]}}}", "expected .min, opt, max.", "20"),
         ("{runtime: tensorrt, profiles: {a: {tmie: [1, 2, 3]}}}", "axis 'tmie' is not", "`time`"),
         ("{runtime: tensorrt, plugins: [a]}", "`plugins` is not supported yet", None),

@@ -7,9 +7,7 @@ not timed.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,15 +30,14 @@ def measure(artifacts: Artifacts, build: TargetBuild, sizes: Mapping[str, int]) 
     given = artifacts.need("subject", "benchmark").plan.steps(sizes, 0, BLOCK)
     every = artifacts.spec.verify.reset_every
     with (
-        tempfile.TemporaryDirectory() as scratch,
         torch_threads(threads),
         eager(artifacts, sizes, given) as theirs,
     ):
-        target = InProcess(artifacts, build, Path(scratch), "benchmark")
+        target = InProcess(artifacts, build, "benchmark")
         theirs.take(options.warmup, timed=False)
         theirs.take(options.steps // 2, timed=True)
         steps = options.warmup + options.steps
-        done = target.run(given, sizes, steps=steps, reset_every=every)
+        done = target.run(given, steps=steps, reset_every=every)
         theirs.take(options.steps - options.steps // 2, timed=True)
     ours = [count / 1e9 for count in done.nanoseconds[options.warmup :]]
     return entry(options, sizes, threads, ours, theirs.seconds)

@@ -104,7 +104,7 @@ def _write_inside(copy: Path, contract: Contract, precision: str, folder: Path) 
     """Write the lowered model at ``copy`` with its states inside to ``folder``.
 
     Raises:
-        StageError: OpenVINO cannot take it.
+        StageError: OpenVINO cannot take it, or cannot write it.
     """
     ov = import_openvino()
     try:
@@ -114,9 +114,16 @@ def _write_inside(copy: Path, contract: Contract, precision: str, folder: Path) 
         model.set_rt_info(precision, PRECISION_PATH)
         # The only one of the runner's settings that OpenVINO also reads from a file.
         model.set_rt_info("f32", ["runtime_options", "KV_CACHE_PRECISION"])
-        ov.serialize(model, folder / MODEL)
     except RuntimeError as error:
         raise _refused(error) from error
+    try:
+        ov.serialize(model, folder / MODEL)
+    except RuntimeError as error:
+        raise StageError(
+            f"OpenVINO cannot write {folder / MODEL}: {openvino_says(error)}",
+            stage="build",
+            hint="see whether there is room (`df`, `quota`, `ulimit -f`), or choose another --out",
+        ) from error
 
 
 def _refused(error: RuntimeError) -> StageError:

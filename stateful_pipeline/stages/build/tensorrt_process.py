@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def ask_worker(request: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
 
     Raises:
         PipelineError: What the process found.
-        StageError: The process died.
+        StageError: The process died, or could write no file.
     """
     written = scratch / "request.json"
     written.write_text(json.dumps(request), encoding="utf-8")
@@ -41,22 +42,34 @@ def ask_worker(request: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
         said.seek(0)
         text = said.read().decode(errors="replace")
     answer = Path(request["answer"])
+    if code == os.EX_IOERR:
+        raise _unwritten(text.strip())
     if code != 0 or not answer.is_file():
         raise _died(request["library"], code, text)
     found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if "error" in found:
-        raise _error(found["error"])
+        raise _error(found["error"], scratch)
     return found
 
 
-def _error(found: Mapping[str, Any]) -> PipelineError:
+def _error(found: Mapping[str, Any], scratch: Path) -> PipelineError:
     """Return what the process found, as the error that it was there."""
+    if found["kind"] == OSError.__name__:
+        return _unwritten(f"{found['path'] or scratch}: {found['reason']}")
     message, hint = found["message"], found["hint"]
     if found["kind"] == "SpecError":
         return SpecError(message, hint=hint, key=found["key"])
     if found["kind"] == "TargetError":
         return TargetError(message, hint=hint)
     return StageError(message.removeprefix("build: "), stage="build", hint=hint)
+
+
+def _unwritten(what: str) -> StageError:
+    """Return the error for a file that the process could not write."""
+    hint = (
+        "free some space or raise the limit (`df`, `quota`, `ulimit -f`), or choose another --out"
+    )
+    return StageError(f"cannot write {what}", stage="build", hint=hint)
 
 
 def _died(library: str, code: int, text: str) -> StageError:

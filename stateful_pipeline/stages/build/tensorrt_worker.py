@@ -50,7 +50,14 @@ def main(request_path: str) -> None:
         key = error.key if isinstance(error, SpecError) else None
         answer = {"error": {"kind": kind, "message": str(error.message), "hint": error.hint}}
         answer["error"]["key"] = key
-    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+    except OSError as error:
+        told = {"path": error.filename, "reason": error.strerror or str(error)}
+        answer = {"error": {"kind": OSError.__name__, **told}}
+    try:
+        _write(Path(request["answer"]), json.dumps(answer).encode())
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}")
+        sys.exit(os.EX_IOERR)
 
 
 def _end_with_stdin() -> None:
@@ -105,7 +112,7 @@ class _Build:
                 stage="build",
                 hint=self._advice(capabilities),
             )
-        Path(self._request["engine"]).write_bytes(memoryview(engine))
+        _write(Path(self._request["engine"]), memoryview(engine))
         if cache is not None:
             _replace(cache, memoryview(config.get_timing_cache().serialize()))
         return {
@@ -298,8 +305,22 @@ def _node(error: Any) -> str:
 def _replace(path: Path, content: memoryview) -> None:
     """Replace a file in one piece."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
+    _write(partial, content)
     partial.replace(path)
+
+
+def _write(path: Path, content: bytes | memoryview) -> None:
+    """Write a file, or none.
+
+    Raises:
+        OSError: It cannot be written; its path is told also where it was opened.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        path.unlink(missing_ok=True)  # so that there is room for the answer
+        error.filename = str(path)
+        raise
 
 
 if __name__ == "__main__":

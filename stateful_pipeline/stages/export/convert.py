@@ -11,6 +11,7 @@ from stateful_pipeline.model.script_program import ScriptProgram
 from stateful_pipeline.stages.export.convert_exported import convert_exported
 from stateful_pipeline.stages.export.convert_script import convert_script
 from stateful_pipeline.stages.export.phased import choose, padded
+from stateful_pipeline.stages.export.sigmoids import write_out_sigmoids
 
 
 def convert(program: Program, opset: int) -> ir.Model:
@@ -25,6 +26,9 @@ def convert(program: Program, opset: int) -> ir.Model:
     if isinstance(program, PaddedProgram):
         return padded(convert(program.program, opset), program)
     if isinstance(program, ScriptProgram):
-        return convert_script(program, opset)
-    assert isinstance(program, ExportProgram)
-    return convert_exported(program, opset)
+        model = convert_script(program, opset)
+    else:
+        assert isinstance(program, ExportProgram)
+        model = convert_exported(program, opset)
+    write_out_sigmoids(model)
+    return model

@@ -32,6 +32,8 @@ from stateful_pipeline.stages.export.exported_forms import element_by_element
 from stateful_pipeline.stages.export.exported_numbers import arithmetic, restore_types
 from stateful_pipeline.stages.export.rnn import translations
 from stateful_pipeline.stages.export.simplify import simplify
+from stateful_pipeline.stages.lowering.fourier import is_better_as_product, write_out_transforms
+from stateful_pipeline.stages.lowering.names import Names
 
 _TRANSLATING = re.compile(r"Error when translating node .*target=torch\.ops\.([\w.]+?)\.\w+\]")
 _PACKAGES = tuple(path + os.sep for p in (onnx, onnxscript, ir) for path in p.__path__)
@@ -71,6 +73,10 @@ def convert_exported(program: ExportProgram, opset: int) -> ir.Model:
             restore_numbers(exported.model)
             restore_types(exported.model)
             simplify(exported.model)
+            if write_out_transforms(
+                exported.model, Names(exported.model), which=is_better_as_product
+            ):
+                simplify(exported.model)
         except Exception as error:  # the exporter raises its own and torch's errors
             raise _refusal(error, program) from error
     _strip_prefix(exported.model)

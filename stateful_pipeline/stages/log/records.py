@@ -69,11 +69,7 @@ def child_record(summary: Mapping[str, Any], name: str) -> Record:
     target = summary["targets"][name]
     verdict = target_verdict(target)
     verify, benchmark = target.get("verify") or {}, target.get("benchmark") or {}
-    interrupted = run_verdict(summary) == "INTERRUPTED" and verdict == "UNCHECKED"
-    # A run that only built what it was asked to build has nothing to be blamed for.
-    blameless = run_verdict(summary) in ("PASSED", "UNCHECKED")
-    done = verdict == "PASSED" or (verdict == "UNCHECKED" and blameless)
-    status = "KILLED" if interrupted else "FINISHED" if done else "FAILED"
+    status = _child_status(run_verdict(summary), verdict, optional=bool(target.get("optional")))
     metrics = (
         [Point("passed", float(verdict == "PASSED"))] if verdict in ("PASSED", "FAILED") else []
     )
@@ -98,6 +94,18 @@ def child_record(summary: Mapping[str, Any], name: str) -> Record:
     }
     params = _params({key: value for key, value in settings.items() if value is not None})
     return Record(status, params, metrics, _tags(tags))
+
+
+def _child_status(run: str, target: str, *, optional: bool) -> str:
+    """Return what MLflow calls the end of a target's run, from both verdicts.
+
+    A target that nobody asked to check is to blame for nothing, nor is an optional one that
+    cannot be checked here; a run that failed, though, may have left it unchecked.
+    """
+    done = target == "PASSED" or (target == "OWED" and optional)
+    if done or (target == "UNCHECKED" and run in ("PASSED", "UNCHECKED", "OWED")):
+        return "FINISHED"
+    return "KILLED" if target == "UNCHECKED" and run == "INTERRUPTED" else "FAILED"
 
 
 def parent_note(summary: Mapping[str, Any]) -> str:

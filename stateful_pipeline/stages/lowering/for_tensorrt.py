@@ -85,7 +85,7 @@ def lower_for_tensorrt(model: ir.Model) -> tuple[str, ...]:
     """
     names, constants = Names(model), sizes_in(model)
     changed = gather_slices(model, constants, names)
-    changed += write_out_transforms(model, names, onesided_only=False)
+    changed += write_out_transforms(model, names)
     for graph in list(model.graphs()):
         for node in list(graph):
             if node.op_type == "If" and node.domain == "":

@@ -1,10 +1,10 @@
 """Makes the captured program a pure function and refuses what could not be one.
 
 In-place operators on states (and on the local tensors they touch) become functional ones, by
-``ExportedProgram.run_decompositions({})``: with an empty table nothing else is decomposed, and the
-program stays equal to eager bit for bit.  What remains is checked: no operator draws random
-numbers, no buffer or input is written to, and each new state has the dtype and the shape of the
-old one.
+``ExportedProgram.run_decompositions`` with a table that has next to nothing
+(:mod:`stateful_pipeline.model.decomposed`), so that nothing else is decomposed, and the program
+stays equal to eager.  What remains is checked: no operator draws random numbers, no buffer or input
+is written to, and each new state has the dtype and the shape of the old one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.export.graph_signature import OutputKind
 
 from stateful_pipeline.errors import StageError, StateError
 from stateful_pipeline.model.capture import quiet
+from stateful_pipeline.model.decomposed import DECOMPOSED
 from stateful_pipeline.model.exported import WRAPPED, ExportProgram
 from stateful_pipeline.model.locate import node_place
 from stateful_pipeline.model.reference import StateDef, exact_kernels
@@ -40,7 +41,7 @@ def make_functional(program: ExportProgram, states: tuple[StateDef, ...]) -> Exp
     _refuse_randomness(program)
     with torch.no_grad(), exact_kernels(), symbolic_shapes(), lookups_kept(), quiet():
         try:
-            functional = program.with_exported(program.exported.run_decompositions({}))
+            functional = program.with_exported(program.exported.run_decompositions(DECOMPOSED))
         except Exception as error:  # any decomposition may raise anything
             raise _not_functional(program, error) from error
     _refuse_writes(functional)

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -288,7 +289,13 @@ def _read_weights(path: Path) -> Mapping[str, torch.Tensor]:
         from safetensors.torch import load_file
 
         return load_file(path)
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            "the file is none of torch.save, or holds objects beside tensors and numbers, which "
+            "could run code: save `module.state_dict()` alone, or as .safetensors"
+        ) from error
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict):

@@ -19,6 +19,12 @@ from stateful_pipeline.stages.in_process import InProcess
 from stateful_pipeline.stages.verify.compare import Tolerance
 from stateful_pipeline.stages.verify.record import RESET_STEPS, RolloutRecord, report_of
 
+_AS_IT_IS = (
+    "construct the module for the size that is wanted, and fix the "
+    "axis to it in `inputs`; let `dynamic_axes` be the sizes that the file takes; or let the first "
+    "call broadcast the state, as `self.h = 0.5 * self.h + x` does"
+)
+
 
 class ProcessRollouts:
     """A target under verification.
@@ -57,11 +63,13 @@ class ProcessRollouts:
         try:
             self._run(self.records[-1])
         except PipelineError as error:
+            schedule = self.records[-1].schedule
             message = error.message.removeprefix("verify: ")
             self.error = StageError(
-                f"the target does not run at {self.records[-1].schedule}: {message}",
+                f"the target does not run at {schedule}: {message}",
                 stage="verify",
-                hint=error.hint,
+                place=error.place,
+                hint=self._of_sizes(schedule) or error.hint,
             )
 
     def _run(self, record: RolloutRecord) -> None:
@@ -73,9 +81,7 @@ class ProcessRollouts:
         inputs = [step.inputs for step in taken]
         # A method may reset a state to the size that it has by then.
         by_method = not record.schedule.turns
-        done = self._target.run(
-            inputs, record.schedule.at(0), reset_at=resets, reset_by_method=by_method
-        )
+        done = self._target.run(inputs, reset_at=resets, reset_by_method=by_method)
         got = [_outputs(value, step) for value, step in zip(done.outputs, taken, strict=True)]
         for step, outputs in zip(steps, got[:count], strict=True):
             record.add(step.index, "output", to_arrays(step.outputs), outputs, self._tolerance)
@@ -86,7 +92,15 @@ class ProcessRollouts:
     def report(self) -> dict[str, Any]:
         """Return the target's entry of ``verify/report.json``."""
         entry = report_of(self.records, self._tolerance, self.reset_passed, self._reset_steps)
-        return {**entry, "states": self._target.states}
+        bad = [each for each in self.records if each.first_bad is not None]
+        hints = list(filter(None, (self._of_sizes(each.schedule) for each in bad)))
+        hint = {"hint": hints[0]} if hints else {}
+        return {**entry, **hint, "states": "inside the module"}
+
+    def _of_sizes(self, schedule: Schedule) -> str | None:
+        """Return the hint where the file holds states of other sizes than eager begins with."""
+        sized = self._target.sized_otherwise(schedule.at(0))
+        return None if sized is None else f"{sized}; {_AS_IT_IS}"
 
 
 def _outputs(value: Any, step: Step) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,10 +36,9 @@ def run(artifacts: Artifacts) -> None:
 
     A target that cannot run gets an ``error`` and does not stop the others.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        rolling = _rolling(artifacts, Path(scratch))
-        beside = InFloat32(artifacts, {name: artifacts.targets[name] for name in rolling})
-        _roll_all(artifacts, rolling, [*rolling.values(), *beside.rolling.values()])
+    rolling = _rolling(artifacts)
+    beside = InFloat32(artifacts, {name: artifacts.targets[name] for name in rolling})
+    _roll_all(artifacts, rolling, [*rolling.values(), *beside.rolling.values()])
     for name, target_rollouts in rolling.items():
         build = artifacts.targets[name]
         build.error = target_rollouts.error
@@ -53,25 +51,25 @@ def run(artifacts: Artifacts) -> None:
 
 
 def _explain(artifacts: Artifacts, name: str, entry: dict[str, Any]) -> None:
-    """Say which operators a target computes in fewer bits, where it is not equal to PyTorch."""
+    """Say which operators a target computes otherwise, where it is not equal to PyTorch."""
     lowered = artifacts.notes.get("build", {}).get("lowered", {}).get(name, ())
-    fewer = [change for change in lowered if is_narrowed(change)]
-    if fewer and not entry["passed"]:
+    other = [change for change in lowered if is_narrowed(change)]
+    if other and not entry["passed"]:
         entry.setdefault(
             "hint",
-            f"this engine computes some operators in fewer bits than PyTorch ({', '.join(fewer)}); "
-            "a target of ONNX Runtime computes them as they are",
+            "this engine computes some operators in another precision than PyTorch "
+            f"({', '.join(other)}); a target of ONNX Runtime computes them as they are",
         )
 
 
-def _rolling(artifacts: Artifacts, scratch: Path) -> dict[str, Verified]:
+def _rolling(artifacts: Artifacts) -> dict[str, Verified]:
     """Return the targets that were built and can run, by name."""
     rolling: dict[str, Verified] = {}
     for build in artifacts.to_build():
         if build.artifact is None:
             continue
         try:
-            rolling[build.name] = _target(artifacts, build, build.artifact, scratch)
+            rolling[build.name] = _target(artifacts, build, build.artifact)
         except TargetError as error:
             build.owed.append(str(error))  # it is built, and cannot run here
         except PipelineError as error:
@@ -79,12 +77,12 @@ def _rolling(artifacts: Artifacts, scratch: Path) -> dict[str, Verified]:
     return rolling
 
 
-def _target(artifacts: Artifacts, build: TargetBuild, path: Path, scratch: Path) -> Verified:
+def _target(artifacts: Artifacts, build: TargetBuild, path: Path) -> Verified:
     target = artifacts.spec.targets[build.name]
     tolerance = Tolerance(*artifacts.spec.tolerances(build.name))
     if target.needs == "onnx":
         return TargetRollouts(partial(open_runner, target, path), tolerance)
-    return ProcessRollouts(InProcess(artifacts, build, scratch, "verify"), tolerance)
+    return ProcessRollouts(InProcess(artifacts, build, "verify"), tolerance)
 
 
 def _roll_all(

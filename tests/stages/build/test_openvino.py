@@ -283,3 +283,14 @@ def test_any_result_of_an_operator_and_nan_are_cast_to_bool_as_they_are(save_ope
         [[0, 0], [0, 0]],
         [[0, 1], [1, 0]],
     ]
+
+
+@pytest.mark.parametrize("name", ["model.xml", "model.bin"])
+def test_a_full_disk_is_told_with_the_file(save_openvino, tmp_path, name):
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / name).symlink_to("/dev/full")
+    header = "g (float[3] x, float[3] h_in) => (float[3] y, float[3] h_out) "
+    body = "<float[3] w = {1.0, 2.0, 3.0}> { y = Mul(x, w)  h_out = Add(x, h_in) }"
+    with pytest.raises(StageError, match=r"OpenVINO cannot write .*model\.xml: ") as caught:
+        save_openvino(header + body, contract((3,), (3,), state((3,))))
+    assert "room" in caught.value.hint

@@ -8,6 +8,7 @@ from mlflow import MlflowClient
 
 from stateful_pipeline.errors import StageError
 from stateful_pipeline.stages.log import LogResult, artifacts, log_summary
+from stateful_pipeline.stages.log.records import child_record
 
 FIXED = ["contract.json", "error_per_step.svg", "latency.svg", "report.json"]
 
@@ -75,10 +76,31 @@ def test_artifacts_have_fixed_names_at_the_root_of_every_nested_run(
         "script/before.py",
         "verify/report.json",
     ]
-    assert nested["gpu"].info.status == "FAILED"
+    assert parent.info.status == nested["gpu"].info.status == "FINISHED"
     assert nested["gpu"].data.tags["verdict"] == "OWED"
     assert nested["gpu"].data.tags["owed"] == "no CUDA device"
     assert "passed" not in nested["gpu"].data.metrics
+
+
+@pytest.mark.parametrize(
+    ("run", "target", "expected"),
+    [
+        ("passed", {"passed": None, "owed": ["no GPU"], "optional": True}, "FINISHED"),
+        ("owed", {"passed": None, "owed": ["no GPU"], "optional": False}, "FAILED"),
+        ("owed", {"passed": None}, "FINISHED"),
+        ("built", {"passed": None}, "FINISHED"),
+        ("failed", {"passed": None}, "FAILED"),
+        ("refused", {"passed": None, "error": "state 'h': it is float64"}, "FAILED"),
+        ("interrupted", {"passed": None}, "KILLED"),
+        ("failed", {"passed": False}, "FAILED"),
+        ("failed", {"passed": True}, "FINISHED"),
+    ],
+)
+def test_a_target_fails_in_mlflow_where_it_makes_the_run_fail(
+    summary: dict[str, Any], run: str, target: dict[str, Any], expected: str
+) -> None:
+    summary = {**summary, "status": run, "targets": {"one": target}}
+    assert child_record(summary, "one").status == expected
 
 
 def test_a_large_file_stays_in_the_build_and_is_named(

@@ -22,7 +22,7 @@ def written(shape, *, axis, length, inverse, onesided):
     proto = onnx.parser.parse_model(text)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     model = ir.from_proto(proto)
-    assert write_out_transforms(model, Names(model), onesided_only=False) == ["DFT: as a product"]
+    assert write_out_transforms(model, Names(model)) == ["DFT: as a product"]
     return ir.to_proto(model)
 
 
@@ -77,4 +77,4 @@ def test_a_transform_of_a_size_that_varies_stays():
       g (float[batch, time, 1] x) => (float[batch, f, 2] y) <int64 axis = {1}> {
         y = DFT <onesided = 1> (x, , axis) }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
-    assert write_out_transforms(model, Names(model), onesided_only=False) == []
+    assert write_out_transforms(model, Names(model)) == []

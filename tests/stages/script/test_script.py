@@ -59,6 +59,17 @@ def test_weights_are_loaded(run_stages, tmp_path, suffix: str) -> None:
     assert module.decay.tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
+def test_a_file_that_holds_more_than_weights_is_refused_in_our_words(run_stages, tmp_path) -> None:
+    for content in (b"import torch\n", None):
+        if content is None:
+            torch.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "w.pt")
+        else:
+            (tmp_path / "w.pt").write_bytes(content)
+        with pytest.raises(SourceError, match=r"holds objects beside tensors") as caught:
+            run_stages("source.weights=w.pt", last="script")
+        assert "weights_only" not in str(caught.value)
+
+
 def test_weights_that_do_not_fit_are_refused_by_name(run_stages, tmp_path) -> None:
     save_file({"decay": torch.zeros(4), "other": torch.zeros(1)}, tmp_path / "w.safetensors")
     with pytest.raises(SourceError, match=r"'other' is not in the model.*'h' is not in the file"):
