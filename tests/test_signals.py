@@ -100,6 +100,7 @@ def interrupted(wait, *numbers):
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
+    time.sleep(1.0)  # until it waits: an interrupt before that would be one of Python
     for number in numbers:
         process.send_signal(number)
     out, err = process.communicate(timeout=20)

@@ -192,8 +192,7 @@ class Expressions(ast.NodeTransformer):
         name = node.func.attr
         if name in _STACKS and node.args:
             _untuple(node.args[0])
-        if name == "norm" and not node.args and [k.arg for k in node.keywords] == ["dim"]:
-            node.keywords.append(ast.keyword("p", located(ast.Constant(2), node)))
+        self._say_keywords(node, node.func)
         if node.keywords:
             return node
         if name in ("item", "tolist") and not node.args:
@@ -202,6 +201,14 @@ class Expressions(ast.NodeTransformer):
             node.func.attr = _DEQUE[name]
             node.args.insert(0, located(ast.Constant(0), node.func))
         return node
+
+    def _say_keywords(self, node: ast.Call, function: ast.Attribute) -> None:
+        """Say what Python implies and the compiler does not."""
+        names = [keyword.arg for keyword in node.keywords]
+        if function.attr == "norm" and not node.args and names == ["dim"]:
+            node.keywords.append(ast.keyword("p", located(ast.Constant(2), node)))
+        if function.attr == "full" and "dtype" not in names and self._is_of_torch(function):
+            _say_bool(node, function)
 
     def _function(self, node: ast.Call, function: ast.Name) -> ast.expr:
         """Call what TorchScript takes for more types than what Python names."""
@@ -262,6 +269,15 @@ class Expressions(ast.NodeTransformer):
         for part in others:
             total = ast.BinOp(total, ast.Add(), part)
         return located(total, node)
+
+
+def _say_bool(node: ast.Call, function: ast.Attribute) -> None:
+    """Say what dtype ``torch.full(size, True)`` gives: to TorchScript the flag is an integer."""
+    named = [keyword.value for keyword in node.keywords if keyword.arg == "fill_value"]
+    number, *_ = [*node.args[1:2], *named, None]
+    if isinstance(number, ast.Constant) and isinstance(number.value, bool):
+        dtype = ast.Attribute(copy.deepcopy(function.value), "bool", ast.Load())
+        node.keywords.append(ast.keyword("dtype", located(dtype, node)))
 
 
 def _untuple(argument: ast.expr) -> None:

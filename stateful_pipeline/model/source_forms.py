@@ -8,6 +8,7 @@ part stays at the user's line and column:
                         so for ``**=``, ``|=``, ``^=`` and ``&=``
 ``x.data += y``         ``x.data.add_(y)``
 ``x.norm(dim=1)``       ``x.norm(dim=1, p=2)``
+``torch.full(s, True)``  the same with ``dtype=torch.bool``: to TorchScript it is an integer
 ``x @= y``              ``x = x @ y``, as Python does for tensors
 ``n %= 7``              ``n = n % 7`` for a number
 ``n **= 2``             ``n = int(n ** 2)`` for an int, which stays one in Python
@@ -246,18 +247,23 @@ class _Statements(Expressions, ast.NodeTransformer):
         return node if steps is None else _rotated(call.func.value, steps, node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        """Leave a value alone whose type is declared."""
-        if not isinstance(node.value, ast.Call):
+        """Leave numbers alone that are read from a tensor, where their type is declared."""
+        if not _reads_numbers(node.value):
             self.generic_visit(node)
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
-        """Leave what is returned alone where its type is declared."""
-        if not (self.returns and isinstance(node.value, ast.Call)):
+        """Leave numbers alone that are read from a tensor, where their type is declared."""
+        if not (self.returns and _reads_numbers(node.value)):
             self.generic_visit(node)
         elif node.value is not None:
             self.generic_visit(node.value)
         return node
+
+
+def _reads_numbers(value: ast.expr | None) -> bool:
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in ("item", "tolist")
 
 
 def _is_empty(value: ast.expr) -> bool:

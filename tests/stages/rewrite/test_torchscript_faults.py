@@ -140,6 +140,44 @@ def test_loops_that_are_left_by_break_continue_and_return(roll):
     roll(LeftEarly(), steps=12)
 
 
+class LeftInEachBranch(Base):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.tensor(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.t += 1
+        v = x[0]
+        for _ in range(3):
+            self.a = self.a * 0.5 + x[1]
+            if int(self.n) % 3 == 1:  # always
+                if self.t % 2 == 0:
+                    v = 0.5 * v + self.a
+                    break
+                return x - v
+            self.b += 0.25 * torch.tanh(v)
+        return x + v + self.a + self.b
+
+
+def test_what_follows_a_branch_that_is_left_either_way_is_not_reached(roll):
+    roll(LeftInEachBranch(), steps=12)
+
+
+class RoundedConstant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("m", torch.linspace(0.5, -0.75, 300).reshape(100, 3).T)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            self.m[x[0] > 0.1] = 0.3
+        return x + self.m.mean(1)  # summed in another order than in eager
+
+
+def test_a_constant_of_float32_does_not_make_rounding_look_like_a_wrong_graph(roll):
+    roll(RoundedConstant(), steps=12)
+
+
 class Data(Base):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:

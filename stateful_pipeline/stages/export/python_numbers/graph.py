@@ -219,20 +219,31 @@ def _cast_arguments(graph: Graph, node: Node) -> None:
 
 
 def _rewrite_filled(graph: Graph, node: Node) -> bool:
-    """Let a number that fills a tensor without dimensions be cast; return whether it does.
+    """Let a number that fills a tensor be cast where the exporter does not; return whether it is.
 
-    The exporter adds the number to zeros, in float32 if there are no dimensions.
+    The exporter adds the number to zeros, which truth values have no sum for; they are of float32
+    if there are no dimensions, and for ``full`` if no dtype is given.
     """
     position = _FILLED.get(node.kind())
     kind = node.output().type() if position is not None else None
-    if kind is None or kind.dim() != 0 or kind.dtype() is None:
+    if kind is None or kind.dim() is None or kind.dtype() is None:
         return False
-    number = node.inputsAt(position)
-    if not _is_computed(number):
-        return False
+    is_full, number = node.kind() == "aten::full", node.inputsAt(position)
     with graph.insert_point_guard(node):
         code = graph.insertConstant(jit.dtype_code(kind.dtype()))
-    _replace(graph, node, TENSOR, kind, [number, code])
+        if is_full and node.inputsAt(2).type().kind() == "NoneType":
+            node.replaceInput(2, code)
+        if not _is_computed(number):
+            return False
+        if kind.dim() == 0:
+            _replace(graph, node, TENSOR, kind, [number, code])
+            return True
+        if not is_full or kind.dtype() != torch.bool:
+            return False
+        flag = _insert(graph, node, TENSOR, [number, code])
+        flag.setType(jit.tensor_type(torch.empty((), dtype=torch.bool)))
+        values = [flag, node.inputsAt(0), graph.insertConstant(False)]
+    _replace(graph, node, "aten::expand", kind, values)
     return True
 
 

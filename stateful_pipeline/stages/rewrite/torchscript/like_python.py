@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,20 +68,35 @@ def tensor(writer: Writer, inputs: list[Any]) -> Held | None:
     data, code, *_ = inputs
     dtype = jit.dtype_of(code.value) if isinstance(code, Known) and code.value is not None else None
     try:
-        return writer.tensor_constant(torch.tensor(writer.known(data), dtype=dtype))
+        constant = torch.tensor(writer.known(data), dtype=dtype)
     except (UnknownFakeError, TypeError, ValueError):
-        pass
+        constant = None
+    if constant is not None and (dtype is None or _has_all_digits(constant, data)):
+        return writer.tensor_constant(constant)
+    if constant is not None:
+        assert isinstance(data, Known)  # a number that the comparison in float64 takes as written
+        return replace(_full(writer, data, code), real=constant)
     if isinstance(data, List):
         return _of_numbers(writer, data, dtype)
     if not isinstance(data, Plain):
         return None
     if str(data.value.type()) == "bool":
         return of_flag(writer, data, dtype or torch.bool)
-    if dtype != torch.float64:
-        return None
+    return _full(writer, data, code) if dtype == torch.float64 else None
+
+
+def _has_all_digits(constant: torch.Tensor, number: Any) -> bool:
+    """Whether a constant is the number that it was made of, also in float64."""
+    if not isinstance(number, Known) or not constant.is_floating_point():
+        return True
+    return bool(constant.double().item() == number.value)
+
+
+def _full(writer: Writer, number: Known | Plain, code: Any) -> Held:
+    """Return a number as a 0-d tensor, made by an operator that names its dtype."""
     no = Known(None)
     sizes = writer.new_list(Elements(()), jit.INT)
-    return writer.tensor_op("aten::full", "", sizes, data, code, no, no, no)
+    return writer.tensor_op("aten::full", "", sizes, number, code, no, no, no)
 
 
 def _of_numbers(writer: Writer, data: List, dtype: torch.dtype | None) -> Held | None:
@@ -108,6 +124,17 @@ def of_flag(writer: Writer, flag: Plain, dtype: torch.dtype) -> Held:
     values = [flag.value, *map(writer.constant, (jit.dtype_code(dtype), None, False))]
     [made] = writer.node_of("aten::tensor", values, [jit.tensor_type(fake)])
     return Held(made, fake)
+
+
+def is_flag(node: jit.Node, index: int) -> bool:
+    """Whether an argument is a flag, of which TorchScript makes an integer on the way.
+
+    That conversion stands where the operator does; one that the user wrote has a place of its own.
+    """
+    made = node.inputsAt(index).node()
+    if made.kind() != "aten::Int" or str(made.inputsAt(0).type()) != "bool":
+        return False
+    return str(made.sourceRange()) == str(node.sourceRange())
 
 
 def power(writer: Writer, inputs: list[Any]) -> Any:

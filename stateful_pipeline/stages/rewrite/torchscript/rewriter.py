@@ -91,6 +91,7 @@ class Rewriter:
             self._handlers["aten::index"] = self._index
             self._handlers["aten::index_put_"] = self._index_put
             self._handlers["aten::tensor"] = self._tensor
+            self._handlers["aten::full"] = self._full
             self._handlers["aten::pow"] = self._power
             self._handlers["aten::view"] = self._view
 
@@ -131,12 +132,21 @@ class Rewriter:
         around = writer.node
         for node in block.nodes():
             writer.node = node
-            results = self._node(node)
+            writer.scope.dead = self._is_unreachable(node)
+            results = [] if writer.scope.dead else self._node(node)
             if writer.scope.dead:
                 break
             for output, what in zip(node.outputs(), results, strict=True):
                 self._meaning[output.unique()] = what
         writer.node = around
+
+    def _is_unreachable(self, node: Node) -> bool:
+        """Whether an operator would compute with what is not there: no call gets to it.
+
+        After ``break`` and ``return`` TorchScript guards with a condition what uses such values.
+        """
+        computes = node.kind().startswith("aten::")
+        return computes and any(isinstance(what, Undefined) for what in self._inputs(node))
 
     def _node(self, node: Node) -> Sequence[Any]:
         kind = node.kind()
@@ -209,6 +219,12 @@ class Rewriter:
         if held is None:
             return write_operator(self._writer, node, inputs)
         return [self._writer.new_tensor(held)]
+
+    def _full(self, node: Node) -> Sequence[Any]:
+        sizes, number, dtype, *others = self._inputs(node)
+        if dtype == Known(None) and like_python.is_flag(node, 1):
+            dtype = Known(jit.dtype_code(torch.bool))
+        return write_operator(self._writer, node, [sizes, number, dtype, *others])
 
     def _to(self, node: Node) -> Sequence[Any]:
         inputs = self._inputs(node)

@@ -59,6 +59,11 @@ def _as_number(fake: Any) -> Any:
     return 1 if isinstance(fake, torch.SymInt) else fake
 
 
+def _has_float(arguments: Sequence[Any]) -> bool:
+    """Whether one of some arguments is a float that the graph computes."""
+    return any(isinstance(what, Plain) and str(what.value.type()) == "float" for what in arguments)
+
+
 class UnknownFakeError(Exception):
     """An argument of which not enough is known to try an operator, or to compute it."""
 
@@ -234,8 +239,11 @@ class Writer:
             return None
         positional, keywords = jit.split_arguments(kind, overload, fakes)
         made = self.sizes.run(lambda *given: function(*given, **keywords), positional)
-        joined = kind in _JOINS and isinstance(made, torch.Tensor) and self._grows(arguments[0])
-        return self.sizes.with_unknown(made, fakes[1]) if joined else made
+        if isinstance(made, torch.Tensor) and kind in _JOINS and self._grows(arguments[0]):
+            return self.sizes.with_unknown(made, fakes[1])
+        if isinstance(made, torch.Tensor) and kind == "aten::arange" and _has_float(arguments):
+            return self.sizes.with_unknown(made, 0)
+        return made
 
     def _may_keep_its_rank(self, fake: torch.Tensor, dims: Any = None) -> bool:
         """Whether the sizes of the axes decide which dimensions ``squeeze`` takes away."""
@@ -338,7 +346,7 @@ class Writer:
         if kind == "int":
             return self.sizes.unknown_number()
         if kind == "float":
-            return 1.0  # no dtype and no size depends on it
+            return 1.0  # no dtype depends on it, and no size but that of a range
         raise UnknownFakeError
 
     # --- tensor objects ----------------------------------------------------------------------
