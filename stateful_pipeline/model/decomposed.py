@@ -19,7 +19,7 @@ def _angle(value: torch.Tensor) -> torch.Tensor:
         return torch.atan2(value.imag, value.real)
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype())
-    return torch.where(value.isnan(), value, torch.where(value < 0, math.pi, 0.0).to(value.dtype))
+    return torch.where(value.isnan(), value, (value < 0).to(value.dtype) * math.pi)
 
 
 DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.angle.default: _angle}

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 import onnxscript
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from stateful_pipeline.errors import Place, StageError
 from stateful_pipeline.model.exported import WRAPPED, ExportProgram
@@ -118,6 +119,14 @@ def _refusal(error: Exception, program: ExportProgram) -> StageError:
         root = root.__cause__
     text = str(root).strip().splitlines() or [type(root).__name__]
     missing = re.search(r"No ONNX function found for <OpOverload\(op='([\w.]+)'", text[0])
+    if missing is not None and "complex-valued" in text[0] and "sym_" in missing[1]:
+        return StageError(
+            "a complex tensor has a size or a place that depends on values, such as "
+            "table[p : p + n]: there is no ONNX form of that",
+            stage="export",
+            place=_place_of_moving_complex(program),
+            hint="keep torch.view_as_real(table), slice that, and make it complex where it is used",
+        )
     if missing is not None:
         return StageError(
             f"there is no ONNX operator for {missing[1]}",
@@ -154,6 +163,17 @@ def _place_of(program: ExportProgram, operator: str) -> Place | None:
     for node in program.exported.graph.nodes:
         name = str(node.target).rpartition(".")[0].rpartition(".")[2].strip("_")
         if node.op == "call_function" and name and (wanted in name or name in wanted):
+            return node_place(node)
+    return None
+
+
+def _place_of_moving_complex(program: ExportProgram) -> Place | None:
+    """Return the user's line that makes the first complex tensor whose sizes depend on values."""
+    for node in program.exported.graph.nodes:
+        made = node.meta.get("val") if node.op == "call_function" else None
+        if not isinstance(made, torch.Tensor) or not made.is_complex():
+            continue
+        if any(free_unbacked_symbols(part) for part in (*made.shape, made.storage_offset())):
             return node_place(node)
     return None
 

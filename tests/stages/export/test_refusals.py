@@ -33,6 +33,26 @@ class NoOperator(Base):
         return torch.linalg.eigvals(self.h.float()[:4].reshape(2, 2)).real  # not in ONNX
 
 
+class MovingComplex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.p = torch.polar(torch.ones(64, 2), torch.rand(64, 2)), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turns = self.table[self.p : self.p + 1]
+        self.p += 1
+        return torch.view_as_real(torch.view_as_complex(x) * turns)
+
+
+def test_a_complex_table_that_is_sliced_at_a_moving_place_is_refused_with_the_line(tmp_path):
+    with pytest.raises(StageError, match="a complex tensor has a size") as refused:
+        sp.export_onnx(
+            MovingComplex(), (torch.ones(1, 2, 2),), tmp_path / "m.onnx", frontend="export"
+        )
+    assert refused.value.line == line_of(MovingComplex, "self.p + 1]")
+    assert "view_as_real" in refused.value.hint
+
+
 def line_of(module: type[nn.Module], text: str) -> int:
     lines, first = inspect.getsourcelines(module)
     return first + next(i for i, line in enumerate(lines) if text in line)

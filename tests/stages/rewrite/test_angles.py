@@ -37,6 +37,21 @@ def test_angles_are_those_of_eager_on_both_sides_of_every_axis(tmp_path, kind):
         np.testing.assert_allclose(got, expected.numpy(), atol=1e-6)
 
 
+class RealAngle(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.angle(x)
+
+
+@pytest.mark.parametrize("frontend", ["export", "torchscript"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_the_angle_of_a_real_number_has_all_digits_of_eager(tmp_path, dtype, frontend):
+    path = tmp_path / "model.onnx"
+    x = torch.tensor([-2.0, -0.0, 0.0, 3.0]).to(dtype)
+    sp.export_onnx(RealAngle(), (x,), path, frontend=frontend)
+    got = sp.StatefulRunner(path).run({"x": x.numpy()})["output"]
+    np.testing.assert_array_equal(got, torch.angle(x).numpy(), strict=True)
+
+
 class Spectrum(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -166,12 +166,13 @@ def test_what_follows_a_branch_that_is_left_either_way_is_not_reached(roll):
 class RoundedConstant(nn.Module):
     def __init__(self):
         super().__init__()
-        self.register_buffer("m", torch.linspace(0.5, -0.75, 300).reshape(100, 3).T)
+        self.register_buffer("m", torch.linspace(0.5, -0.75, 300).reshape(3, 100))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.m[x[0] > 0.1] = 0.3
         if x.sum() > 0:
-            self.m[x[0] > 0.1] = 0.3
-        return x + self.m.mean(1)  # summed in another order than in eager
+            self.m.transpose(0, 1).diagonal().add_(0.25 * x[0])
+        return x + self.m[1:].mean()  # in the graph, of a transposed tensor: in another order
 
 
 def test_a_constant_of_float32_does_not_make_rounding_look_like_a_wrong_graph(roll):

@@ -130,6 +130,12 @@ def atan_of_ratio(op: Writer, t: Any) -> Any:
     return op("Add", about, rest)
 
 
+def angle(op: Writer, x: Any) -> Any:
+    """``torch.angle`` of real numbers: pi where they are negative."""
+    half = op("Mul", op.cast(op("Less", x, 0)), math.pi)
+    return op.where(op("IsNaN", x), x, half)
+
+
 def atan2(op: Writer, y: Any, x: Any) -> Any:
     """``torch.atan2``: the angle of (x, y), of the sign of ``y``, also where it is 0 or -0."""
     height, width = op("Abs", y), op("Abs", x)
@@ -263,6 +269,7 @@ FUNCTIONS: dict[str, Symbolic] = {
     "aten::atan": unary(atan),
     "aten::asin": unary(asin),
     "aten::acos": unary(acos),
+    "aten::angle": unary(angle),
     "aten::atan2": Elementwise(atan2, 2),
     "aten::asinh": unary(asinh),
     "aten::acosh": unary(acosh),
