@@ -21,22 +21,9 @@ _NARROWED = {
 _FLOATS = frozenset({ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 _INTEGERS = frozenset({ir.DataType.INT32, *_NARROWED} - _FLOATS)
 _COMPUTE = frozenset(
-    {
-        "Abs",
-        "Add",
-        "BitShift",
-        "Cast",
-        "Conv",
-        "CumSum",
-        "Div",
-        "Einsum",
-        "Gemm",
-        "MatMul",
-        "Max",
-        "Mean",
-    }
-    | {"Min", "Mod", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"}
-    | {"Conv", "ReduceSum", "Sub", "Sum"}
+    {"Abs", "Add", "BitShift", "Cast", "Conv", "CumSum", "Div", "Einsum", "Gemm", "MatMul", "Max"}
+    | {"Mean", "Min", "Mod", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean", "ReduceMin"}
+    | {"ReduceProd", "ReduceSum", "Sub", "Sum"}
 )
 _IN_FLOAT = frozenset(
     {"Einsum", "Gemm", "MatMul", "Mean", "Pow", "ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd"}

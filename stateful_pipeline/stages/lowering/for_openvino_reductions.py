@@ -21,8 +21,8 @@ _REDUCTIONS = frozenset(
 )
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"}
-    | {"HardSwish", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow"}
-    | {"Reciprocal", "Relu", "Round", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh"}
+    | {"HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu"}
+    | {"Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh"}
 )
 _RANK = 3
 

@@ -40,11 +40,11 @@ def on_both(proto, feeds):
     return compiled(feeds)[0], session.run(None, feeds)[0]
 
 
-sizes = st.sampled_from([1, 2, 3, 5, 8])
+sizes = st.sampled_from([5, 3, 8, 2, 1])
 
 
 @given(
-    shape=st.lists(sizes, min_size=2, max_size=4),
+    shape=st.lists(sizes, min_size=3, max_size=3) | st.lists(sizes, min_size=2, max_size=4),
     keepdims=st.booleans(),
     reduction=st.sampled_from(["ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2"]),
     between=st.sampled_from(["Identity (r)", "Relu (r)", "Exp (r)", "Mul (r, two)"]),
@@ -61,18 +61,18 @@ def test_a_constant_after_a_reduction_is_read_where_it_belongs(
     made = kept if keepdims else shape[:axis] + shape[axis + 1 :]
     if batch and axis != 0:
         made[0] = 1  # a constant has no dynamic size
-    constant = [data.draw(st.sampled_from([1, size])) for size in made]
+    constant = [data.draw(st.sampled_from([size, 1])) for size in made]
     random = np.random.default_rng(0)
     proto = model_of(
         f"""two = Constant <value = float {{2.0}}> ()  a = Constant <value_ints = [{axis}]> ()
             r = {reduction} <keepdims = {int(keepdims)}> (x, a)  u = {between}
-            t = {operator} (u, b)  y = Sigmoid (t)""",
+            t = {operator} (u, b)  y = Relu (t)""",
         shape,
         random.standard_normal(constant).astype(np.float32) + 3,
         batch=batch,
     )
     got, expected = on_both(proto, {"x": random.standard_normal(shape).astype(np.float32)})
-    np.testing.assert_allclose(got, expected, atol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
